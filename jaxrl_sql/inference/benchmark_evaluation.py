@@ -52,7 +52,7 @@ _UPDATES_PER_PART = 8
 _OTHER_COMMANDS_FILES = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
-class EvaluationChunk(NamedTuple):
+class EvaluationPart(NamedTuple):
     """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
     set_index: int
@@ -62,14 +62,14 @@ class EvaluationChunk(NamedTuple):
 
 
 # Answers a part's questions; the callback gets (number of answers, total).
-Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], list[QuestionAnswers]]
+Answer = Callable[[BenchmarkSet, EvaluationPart, Callable[[int, int], None]], list[QuestionAnswers]]
 
 
 class EvaluationResult(NamedTuple):
-    """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
+    """A finished evaluation: the metrics of each set, those of all sets together (`numbers`), and the records.
 
-    `warnings` are lines on incomplete answers and on questions of the training. `speed` holds the numbers of
-    `speed.json`, or None if no model answered in this call. `files` are the written ones.
+    There is a record per question and run. `warnings` are lines on incomplete answers and on questions of the training.
+    `speed` has the content of `speed.json`, or None if no model answered in this call. `files` are the written ones.
     """
 
     sets: list[BenchmarkMetrics]
@@ -129,8 +129,8 @@ def evaluate(
         for index, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
-    numbers = merge_metrics(results)
-    write(out, lines, numbers)
+    metrics = merge_metrics(results)
+    write(out, lines, metrics)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     if checkpoint := policy.model.checkpoint:
         trained = [trained_warning(eval_set.name, eval_set.examples, checkpoint) for eval_set in sets]
@@ -139,7 +139,7 @@ def evaluate(
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")
         files.append(out / SPEED)
-    return EvaluationResult(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
+    return EvaluationResult(results, metrics, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
 
 
 def answer_settings(
@@ -239,7 +239,7 @@ def gather(
 
 
 def _answer_part(
-    answer: Answer, eval_set: BenchmarkSet, part: EvaluationChunk, before: int, display: Display, speed: Speed
+    answer: Answer, eval_set: BenchmarkSet, part: EvaluationPart, before: int, display: Display, speed: Speed
 ) -> list[QuestionAnswers]:
     """Answer a part's questions and show the progress; `before` is the number of questions answered earlier."""
     size, start_time = len(part.examples), time.perf_counter()
@@ -263,7 +263,7 @@ def _make_judging(
     return AnswerJudge(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationChunk]:
+def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
     """Yield the parts of the work in order, independent of finished ones.
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
@@ -273,7 +273,7 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[Ev
         count, size = -(-len(eval_set.examples) // max_questions), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield EvaluationChunk(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
+                yield EvaluationPart(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
 def _running_accuracy(
@@ -363,12 +363,12 @@ def record_lines(sets: Sequence[BenchmarkSet], records: Mapping[tuple[int, int],
     return lines
 
 
-def write(out: Path, lines: Sequence[Record], numbers: Mapping[str, float]) -> None:
-    """Write the records, then the numbers."""
+def write(out: Path, lines: Sequence[Record], metrics: Mapping[str, float]) -> None:
+    """Write the records, then the metrics, whose file marks a finished evaluation."""
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     (out / RECORDS).write_text(text, encoding="utf-8")
     scratch = out / f"{METRICS}.tmp"
-    scratch.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    scratch.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     scratch.replace(out / METRICS)
 
 

@@ -86,9 +86,9 @@ def evaluation_layers(
         sampling = validation_sampling(files) if request.endpoint else {}
         published = _with_system_defaults(request, sampling, exclude=("max_prompt_tokens",))
         published |= {} if request.system else chat
-        named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
-        model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
-        if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
+        preliminary = load_config(EvaluateConfig, files, overrides, published, origin=origin)
+        model, has_endpoint = preliminary.model.checkpoint, bool(preliminary.evaluate.base_url)
+        if not (model or has_endpoint or request.predictions or preliminary.evaluate.predictions):
             raise InputError(ONE_ANSWER_SOURCE)
         defaults = defaults_for(model) | (chat | validation_sampling(files) if has_endpoint else {})
     defaults = _with_system_defaults(request, defaults)

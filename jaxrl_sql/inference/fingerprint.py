@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 # Keys of the executor that do not affect verdicts.
-_UNCOMPARED = ("threads", "isolation")
+_WITHOUT_EFFECT = ("threads", "isolation")
 
 
 def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) -> Record:
@@ -38,7 +38,7 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
     `data.tokenizer.path`, the identity of the file is appended to the value.
     """
     hidden = {"data.hide": data.hide} if data.hide else {}
-    values = {**settings, **values_of(executor, "executor", exclude=_UNCOMPARED), **hidden}
+    values = {**settings, **values_of(executor, "executor", exclude=_WITHOUT_EFFECT), **hidden}
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
         "data.chat.template": template_file(data.chat.template),
@@ -110,7 +110,7 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
         log = Path(f"{path}-wal")
         return [files_identity(path), files_identity(log) if log.is_file() and log.stat().st_size else ""]
 
-    digests_ = {}
+    question_digests = {}
     for example in examples:
         identity = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
         server = public_name(example.engine_url) if is_address(example.engine_url) else ""
@@ -121,8 +121,10 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
             *example.suite,
             *([url] if (url := example.engine_url.partition("duckdb:")[2]) else []),
         )
-        digests_[example.uid] = digest_of([*identity, *prompt, *references, *map(database, dict.fromkeys(files))])
-    return digests_
+        question_digests[example.uid] = digest_of(
+            [*identity, *prompt, *references, *map(database, dict.fromkeys(files))]
+        )
+    return question_digests
 
 
 def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
@@ -131,15 +133,19 @@ def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | Non
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
-def select_unchanged(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
+def select_unchanged(records: Iterable[dict[str, Any]], question_digests: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of unchanged questions, by the digest `asked` in each."""
-    return [record for record in records if record["id"] in digests_ and record.get("asked") == digests_[record["id"]]]
+    return [
+        record
+        for record in records
+        if record["id"] in question_digests and record.get("asked") == question_digests[record["id"]]
+    ]
 
 
-def describe_changes(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
+def describe_changes(records: Sequence[dict[str, Any]], question_digests: Mapping[str, str]) -> str:
     """Return a line on the changed questions, whose records `select_unchanged` omits; "" without any."""
-    unchanged = {record["id"] for record in select_unchanged(records, digests_)}
-    count = len({record["id"] for record in records if record["id"] in digests_} - unchanged)
+    unchanged = {record["id"] for record in select_unchanged(records, question_digests)}
+    count = len({record["id"] for record in records if record["id"] in question_digests} - unchanged)
     return f"asked again: {quantity(count, 'questions')} whose text, gold or database has changed" if count else ""
 
 

@@ -113,14 +113,15 @@ class PolicyClient(NamedTuple):
         """Return the parsed answer of a sample to a question."""
         return self.recipe.parse(response(sample), self.style, self.style.tag_of(example))
 
-    def stops(self, more: Sequence[str]) -> tuple[str, ...]:
-        """Return the stop strings of an answer or a turn: those of the recipe, and `more` from the settings.
+    def stops(self, additional: Sequence[str]) -> tuple[str, ...]:
+        """Return the stop strings of an answer or a turn: those of the recipe, and `additional` ones.
 
-        If the style asks for SQL without the recipe's tags, an answer ends with its statement, or at `more` if any.
+        If the style asks for SQL without the recipe's tags, an answer ends with its statement, or at an
+        `additional` stop string if there are any.
         """
         if self.style.answers_raw_sql:
-            return tuple(more) or (STATEMENT_END,)
-        return (*self.recipe.stops, *more)
+            return tuple(additional) or (STATEMENT_END,)
+        return (*self.recipe.stops, *additional)
 
     def _make_environments(self, examples: Sequence[Example], max_turns: int) -> EnvironmentFactory | None:
         """Return a function that makes environments of up to `max_turns` turns; None for a single turn."""
@@ -149,8 +150,8 @@ def open_policy_client(
     model, data = policy.model, policy.data
     keep_programs(policy.compilation_cache)
     mesh = meshes.make_mesh(policy.mesh.data, policy.mesh.fsdp, policy.mesh.tensor)
-    shape, device_bytes, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
-    planned = PlannedModel(model, shape)
+    model_config, device_bytes, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
+    planned = PlannedModel(model, model_config)
     _check_memory(planned, policy.rollout, mesh)
     machine = Machine(device.platform, len(mesh.local_devices), device_bytes, find_chip(device))
     rollout = client_layout(policy.rollout, planned, mesh, machine)
@@ -167,14 +168,18 @@ def open_policy_client(
                 on_progress=on_progress,
             )
             tokenizer = tokenizer_job.result()
-        check_vocab_size(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
-        compute = None if model.compute_dtype == "same" else model.compute_dtype
+        check_vocab_size(tokenizer, model_config, f"model.checkpoint={model.checkpoint}")
+        compute_dtype = None if model.compute_dtype == "same" else model.compute_dtype
         max_prompt_tokens = data.max_prompt_tokens if policy.pad_to_max else 0
         config = engine_config(rollout, slots, max_prompt_tokens, num_batch_shards(mesh.shape), policy.pad_to_max)
-        ends = ends_of_generation(data, model.checkpoint, tokenizer)
-        config = replace(config, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
-        budget = client_kv_budget(rollout, planned, mesh, config, longest, device_bytes)
-        engine = make_engine(shape, params, tokenizer, replace(config, budget=budget), mesh, rollout_grid(rollout))
+        end_tokens = ends_of_generation(data, model.checkpoint, tokenizer)
+        config = replace(
+            config, purpose=purpose, compute_dtype=compute_dtype, attention="xla", budget=None, end_tokens=end_tokens
+        )
+        kv_budget = client_kv_budget(rollout, planned, mesh, config, longest, device_bytes)
+        engine = make_engine(
+            model_config, params, tokenizer, replace(config, budget=kv_budget), mesh, rollout_grid(rollout)
+        )
         yield PolicyClient(engine, find_recipe(policy.recipe), style_for(policy.recipe, data, tokenizer), executor)
 
 

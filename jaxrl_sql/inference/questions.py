@@ -92,9 +92,9 @@ def load_questions(
         }
     if streamed is not None:
         return _set_gold_check(data, sft, streamed, executor, display), evals
-    golds = loaded[data.train].examples
-    with display.task("running the golds", len(golds), "questions") as on_progress:
-        train, dropped = usable_golds(executor, golds, data.select.drop_empty_gold, on_progress)
+    train_examples = loaded[data.train].examples
+    with display.task("running the golds", len(train_examples), "questions") as on_progress:
+        train, dropped = usable_golds(executor, train_examples, data.select.drop_empty_gold, on_progress)
     _report_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(

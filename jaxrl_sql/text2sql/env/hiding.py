@@ -20,7 +20,12 @@ def hidden_columns(hide: Sequence[str]) -> list[tuple[str, str | None]]:
     Names may contain points, so each point may separate the table from the column.
     """
     pairs: list[tuple[str, str | None]] = [(entry, None) for entry in hide]
-    pairs += [(entry[:at], entry[at + 1 :]) for entry in hide for at, char in enumerate(entry) if char == "."]
+    pairs += [
+        (entry[:position], entry[position + 1 :])
+        for entry in hide
+        for position, char in enumerate(entry)
+        if char == "."
+    ]
     return pairs
 
 

@@ -40,18 +40,21 @@ _CLOCK = (
 def _write_names(code: str, names: tuple[str, ...], first: int, letters: int | None = None) -> str:
     """Return a template for the name of a date's part.
 
-    `code` is strftime's code of its number, which begins with `first`; `letters` shortens the names.
+    `code` is strftime's code for the part's number, `first` is the number of the first name, and `letters` shortens the
+    names. Numbers from 1 (months) have two digits, numbers from 0 (days of the week) one.
     """
     cases = " ".join(f"WHEN '{i:0{2 if first else 1}}' THEN '{name[:letters]}'" for i, name in enumerate(names, first))
     return f"CASE STRFTIME('{code}', :d) {cases} END"
 
 
 def _write_number(code: str) -> str:
+    """Return a template for the number of a date's part, by strftime's code."""
     return f"CAST(STRFTIME('{code}', :d) AS INTEGER)"
 
 
 _DAY_NAME, _MONTH_NAME = _write_names("%w", _DAYS, 0), _write_names("%m", _MONTHS, 1)
-# Weeks in MySQL's modes 1 and 2, for which SQLite has no code.
+# Weeks in MySQL's modes 1 and 2, for which SQLite has no code. Mode 1 has the weeks of ISO 8601 (%V), but days of the
+# year before are in week 0, and days of the next year in week 53.
 _WEEK_1 = (
     f"CASE WHEN STRFTIME('%m', :d) = '01' AND {_write_number('%V')} > 50 THEN 0"
     f" WHEN STRFTIME('%m', :d) = '12' AND {_write_number('%V')} = 1 THEN 53 ELSE {_write_number('%V')} END"
@@ -137,6 +140,7 @@ _CODE_TEMPLATES = {
 _COLUMN_CODES = {"%Y": ("year", 4), "%S": ("second", 2)}
 _COLUMN_CODES |= {"%m": ("month", 2), "%d": ("day", 2), "%H": ("hour", 2), "%M": ("minute", 2)}
 _LITERAL_CODES = frozenset({*_COLUMN_CODES, *"%B %b %y %I %p %j %-d %-m %-H %-I".split()})
+# A format code, or a character of text.
 _CODE = re.compile(r"%-.|%.|[^%]", re.DOTALL)
 
 # An interval's unit as (SQLite's modifier, factor).
@@ -188,6 +192,7 @@ def as_date(node: exp.Expression, has_day: bool = True) -> exp.Expression:
 
 
 def _extract_part(name: str, date: exp.Expression) -> exp.Expression:
+    """Return a part of a date or a time by its name in MySQL."""
     if name in _PARTS:
         return fill(_PARTS[name], d=as_date(date))
     if name in _CLOCK_PARTS:
@@ -210,7 +215,7 @@ def _rewrite_week(node: exp.Expression) -> exp.Expression:
 
 
 def week_of(name: str, arguments: list[exp.Expression | None]) -> exp.Expression:
-    """Return the week in a literal mode; the default mode is 0."""
+    """Return WEEK or YEARWEEK (`name`) of the arguments: a date, and a literal mode (default: 0)."""
     mode = 0 if len(arguments) < 2 or arguments[1] is None else whole_number(arguments[1])
     template = (_WEEKS if name == "WEEK" else _YEARWEEKS).get(-1 if mode is None else mode)
     if template is None or not arguments or arguments[0] is None:
@@ -242,8 +247,8 @@ def _rewrite_date_format(node: exp.Expression) -> exp.Expression:
         pieces.append(f"({_CODE_TEMPLATES[code]})")
         plain = ""
     end_plain()
-    has_clock = not re.search(r"%-?[YmdjwGUBbAayvWD]", form.name)
-    return fill(" || ".join(pieces) or "''", d=as_date(node.this, has_day=not has_clock))
+    lacks_day = not re.search(r"%-?[YmdjwGUBbAayvWD]", form.name)
+    return fill(" || ".join(pieces) or "''", d=as_date(node.this, has_day=not lacks_day))
 
 
 def make_shift(sign: int) -> Rewrite:
@@ -267,18 +272,19 @@ def make_shift(sign: int) -> Rewrite:
 
 
 def add_interval(date: exp.Expression, amount: exp.Expression | None, unit: str, sign: int) -> exp.Expression:
-    """Return a date plus `sign` times an amount of a unit; months end on their last day, as in MySQL."""
-    unit, times = _UNITS.get(unit.upper(), ("", 1))
+    """Return a date plus `sign` times an amount of a unit, such as 2 months."""
+    unit, factor = _UNITS.get(unit.upper(), ("", 1))
     if not unit or amount is None:
         raise Refused("an INTERVAL of this unit")
     if isinstance(amount, exp.Literal) and not re.fullmatch(r"-?\d+", amount.name):
         raise Refused(f"an INTERVAL of {amount.name!r}, which is not a whole number")
-    step = f"((:n) * {sign * times}) || ' {unit}'"
+    step = f"((:n) * {sign * factor}) || ' {unit}'"
+    # 'floor' selects the last day of a month that is too short; by default, SQLite counts into the next month.
     floor = ", 'floor'" if unit in {"month", "year"} else ""
-    whole = f"DATETIME(:d, {step}{floor})"
+    shifted = f"DATETIME(:d, {step}{floor})"
     if unit not in {"hour", "minute", "second"}:
-        whole = f"CASE WHEN LENGTH(:d) > 10 THEN {whole} ELSE DATE(:d, {step}{floor}) END"
-    return fill(whole, d=as_date(date), n=amount)
+        shifted = f"CASE WHEN LENGTH(:d) > 10 THEN {shifted} ELSE DATE(:d, {step}{floor}) END"
+    return fill(shifted, d=as_date(date), n=amount)
 
 
 def _rewrite_date_diff(node: exp.Expression) -> exp.Expression:

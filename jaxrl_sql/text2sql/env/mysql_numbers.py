@@ -27,8 +27,10 @@ from jaxrl_sql.text2sql.env.mysql_parts import (
 )
 
 _Type = exp.DataType.Type
+# The mean of the squares less the square of the mean; rounding may make it slightly negative.
 _VARIANCE = "MAX(AVG((:x) * (:x)) - AVG(:x) * AVG(:x), 0)"
 _SAMPLE_VARIANCE = f"({_VARIANCE} * COUNT(:x) / NULLIF(COUNT(:x) - 1, 0))"
+# A number as an integer; numbers in texts are truncated, not rounded.
 _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEGER)"
 # A number for ROUND. A double may be slightly less than the decimal: MySQL rounds 1.005 to 1.01. The factor adds two
 # units in the last place of the double, which does not affect the rounded digits otherwise.
@@ -54,7 +56,7 @@ def _rewrite_comparison(node: exp.Expression) -> exp.Expression | None:
 def _rewrite_row_comparison(node: exp.Expression) -> exp.Expression | None:
     """Compare rows such as (a, b) value by value.
 
-    Comparisons with a query, and by an order such as <, stay if they need no conversion.
+    Comparisons with a query, and by an order such as <, stay unchanged if they need no conversion.
     """
     left, right = node.this, node.expression
     if not (isinstance(left, exp.Tuple) and isinstance(right, exp.Tuple)):
@@ -83,11 +85,11 @@ def _convert_row(row: exp.Expression, query: exp.Expression) -> None:
     select = query.this if isinstance(query, exp.Subquery) else query
     output_columns = select.expressions if isinstance(select, exp.Select) else []
     if any(column.is_star for column in output_columns) or not output_columns:
-        output_columns = [exp.Column() for _ in row.expressions]
+        output_columns = [exp.Column() for _ in row.expressions]  # columns of unknown kind
     if len(output_columns) != len(row.expressions):
         raise Refused("rows of different lengths compared")
     pairs = zip(row.expressions, output_columns, strict=True)
-    row.set("expressions", [_convert_row_value(value, other) for value, other in pairs])
+    row.set("expressions", [_convert_row_value(value, column) for value, column in pairs])
 
 
 def _convert_row_value(value: exp.Expression, output_column: exp.Expression) -> exp.Expression:
@@ -116,6 +118,7 @@ def _may_be_date(node: exp.Expression) -> bool:
 
 
 def _rewrite_in(node: exp.Expression) -> exp.Expression | None:
+    """Convert the sides of an IN with a list or a query to numbers if MySQL compares numbers."""
     query = node.args.get("query")
     values = [query] if query is not None else node.expressions
     if isinstance(node.this, exp.Tuple) and query is not None:

@@ -33,10 +33,12 @@ _TEXT_OF_NUMBER = (
 _DECIMAL = re.compile(r"\d+(\.\d+)?|\.\d+")
 # Limit of a filled template: nested functions whose templates repeat their argument grow exponentially.
 _MAX_NODES = 20_000
+# The types of a CAST that give numbers, and those that give dates or times; the others give texts.
 _NUMERIC = {exp.DataType.Type.DECIMAL, exp.DataType.Type.BIGINT, exp.DataType.Type.UBIGINT}
 _NUMERIC |= {exp.DataType.Type.FLOAT, exp.DataType.Type.DOUBLE, exp.DataType.Type.INT, exp.DataType.Type.UINT}
 _TIMES = {exp.DataType.Type.DATE, exp.DataType.Type.DATETIME, exp.DataType.Type.TIME, exp.DataType.Type.TIMESTAMPTZ}
 _TIMES |= {exp.DataType.Type.TIMESTAMP}
+# Nodes by the kind of their value; that of a condition is a number, 0 or 1.
 _CONDITIONS = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean, exp.Xor, exp.RegexpLike)
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd, exp.BitwiseOr)
 _NUMBERS = (

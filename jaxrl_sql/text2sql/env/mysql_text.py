@@ -24,6 +24,7 @@ from jaxrl_sql.text2sql.env.mysql_parts import (
     whole_number,
 )
 
+# SQLite cannot repeat a text: HEX(ZEROBLOB(:n)) is '00' :n times, in which REPLACE puts the text for each '00'.
 _PAD = "SUBSTR(REPLACE(HEX(ZEROBLOB(:n)), '00', :p), 1, :n - LENGTH(:s))"
 _PADDED = "CASE WHEN :n < 0 THEN NULL WHEN LENGTH(:s) >= :n THEN SUBSTR(:s, 1, :n) ELSE {} END"
 _REPEATED = "CASE WHEN :n IS NOT NULL THEN REPLACE(HEX(ZEROBLOB(MAX(:n, 0))), '00', :s) END"
@@ -42,6 +43,7 @@ _HEX = (
     "CASE TYPEOF(:x) WHEN 'null' THEN NULL WHEN 'integer' THEN PRINTF('%X', :x)"
     " WHEN 'real' THEN PRINTF('%X', CAST(ROUND(:x) AS INTEGER)) ELSE HEX(:x) END"
 )
+# FIND_IN_SET counts the commas before the item, in the list with a comma at its start.
 _PLACE_IN_LIST = "SUBSTR(',' || :l, 1, INSTR(',' || :l || ',', ',' || :x || ','))"
 _FIND_IN_SET = (
     f"CASE WHEN :l = '' OR INSTR(:x, ',') > 0 THEN 0"
@@ -76,6 +78,7 @@ def _rewrite_like(node: exp.Expression) -> exp.Expression | None:
 
 
 def _check_escape(node: exp.Expression) -> exp.Expression | None:
+    """Refuse LIKE with an escape character that is not a literal of one character, which SQLite requires."""
     character = node.expression
     if not (isinstance(character, exp.Literal) and len(character.name) == 1):
         raise Refused("LIKE with an escape of other than one character")
@@ -88,12 +91,12 @@ def _rewrite_regexp(node: exp.Expression) -> exp.Expression:
     if node.args.get("flag") or not (isinstance(pattern, exp.Literal) and pattern.is_string):
         raise Refused("REGEXP of a pattern that is not written out")
     text = pattern.name.lower()
-    whole = re.fullmatch(r"\^(\[[^\[\]\\]+\])([+*])\$", text)
-    if whole:
+    repeated_class = re.fullmatch(r"\^(\[[^\[\]\\]+\])([+*])\$", text)
+    if repeated_class:
         # All characters are in the class if no character is in its negation.
-        inside = whole[1][1:-1]
+        inside = repeated_class[1][1:-1]
         negated_class = inside[1:] if inside.startswith("^") else "^" + inside
-        not_empty = " AND :s <> ''" if whole[2] == "+" else ""
+        not_empty = " AND :s <> ''" if repeated_class[2] == "+" else ""
         glob = f"*[{negated_class}]*".replace("'", "''")
         return fill(f"(LOWER(:s) NOT GLOB '{glob}'{not_empty})", s=node.this)
     decimal = _PLAIN_DECIMAL.fullmatch(text)
@@ -134,7 +137,7 @@ def _rewrite_decimal_regexp(value: exp.Expression, pattern: str, match: re.Match
 
 
 def globs_of(pattern: str) -> list[str]:
-    """Return GLOB patterns, of which one matches a text if the regular expression does; raise Refused if impossible."""
+    """Return GLOB patterns that together match the texts of a regular expression; raise Refused if there are none."""
     reader = _RegexpParser(pattern)
     branches = reader.alternatives(is_top=True)
     globs = [("" if starts else "*") + glob + ("" if ends else "*") for starts, glob, ends in branches]
@@ -144,7 +147,10 @@ def globs_of(pattern: str) -> list[str]:
 
 
 class _RegexpParser:
-    """Parse a regular expression into alternatives (anchored at the start, GLOB pattern, anchored at the end)."""
+    """Parse a regular expression into alternatives (anchored at the start, GLOB pattern, anchored at the end).
+
+    `at` is the index of the next character.
+    """
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -300,6 +306,7 @@ def _make_substring_rewrite(template: str) -> Rewrite:
 
 
 def _rewrite_pad(node: exp.Expression) -> exp.Expression:
+    """Write LPAD and RPAD, which also truncate longer texts."""
     filling = node.args.get("fill_pattern")
     if filling is None or filling.name == "":
         raise Refused("LPAD and RPAD without a text to fill up with")
@@ -309,13 +316,14 @@ def _rewrite_pad(node: exp.Expression) -> exp.Expression:
 
 def _rewrite_trim(node: exp.Expression) -> exp.Expression | None:
     """Allow TRIM of one character only: SQLite trims a set of characters, MySQL a string."""
-    cut = node.expression
-    if cut is not None and not (isinstance(cut, exp.Literal) and len(cut.name) == 1):
+    trimmed = node.expression
+    if trimmed is not None and not (isinstance(trimmed, exp.Literal) and len(trimmed.name) == 1):
         raise Refused("TRIM of more than one character")
     return None
 
 
 def _rewrite_char(node: exp.Expression) -> exp.Expression | None:
+    """Allow CHAR for ASCII only: its other numbers are bytes in MySQL, but code points in SQLite."""
     numbers = [whole_number(number) for number in node.expressions]
     if node.args.get("charset") or any(number is None or not 0 < number < 128 for number in numbers):
         raise Refused("CHAR of other than ASCII characters")
@@ -328,6 +336,7 @@ def _rewrite_length(node: exp.Expression) -> exp.Expression | None:
 
 
 def _rewrite_locate(node: exp.Expression) -> exp.Expression:
+    """Write LOCATE, INSTR and POSITION; with a start position, the text before it is skipped."""
     values = {"s": node.this, "x": node.args["substr"]}
     position = node.args.get("position")
     if position is None:
@@ -335,11 +344,12 @@ def _rewrite_locate(node: exp.Expression) -> exp.Expression:
     start = whole_number(position)
     if start is None or start < 1:
         raise Refused("LOCATE from a place that is not written out")
-    rest = "INSTR(SUBSTR(:s, :p), :x)"
-    return fill(f"CASE WHEN {rest} = 0 THEN 0 ELSE {rest} + :p - 1 END", p=position, **values)
+    index_in_rest = "INSTR(SUBSTR(:s, :p), :x)"
+    return fill(f"CASE WHEN {index_in_rest} = 0 THEN 0 ELSE {index_in_rest} + :p - 1 END", p=position, **values)
 
 
 def _rewrite_substring_index(node: exp.Expression) -> exp.Expression:
+    """Write SUBSTRING_INDEX: the text before the n-th delimiter, or for n < 0 after the n-th from the end."""
     delimiter, n = node.args["delimiter"], whole_number(node.args["count"])
     values = {"s": node.this, "d": delimiter}
     if n is None or n == 0 or not (isinstance(delimiter, exp.Literal) and delimiter.name):
@@ -350,11 +360,13 @@ def _rewrite_substring_index(node: exp.Expression) -> exp.Expression:
         # Trim all characters other than the delimiter from the end to find the last delimiter.
         return fill("SUBSTR(:s, LENGTH(RTRIM(:s, REPLACE(:s, :d, ''))) + 1)", **values)
     if n > 0:
-        cut = f"(SELECT SUBSTR(_text, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
+        result = f"(SELECT SUBSTR(_text, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
     else:
-        cut = f"(SELECT SUBSTR(_text, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
+        result = (
+            f"(SELECT SUBSTR(_text, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
+        )
     _refuse_changing_values(node)
-    return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, _text) FROM _part WHERE _n = 0)", **values)
+    return fill(f"({_DELIMITERS} SELECT COALESCE({result}, _text) FROM _part WHERE _n = 0)", **values)
 
 
 def _rewrite_reverse(node: exp.Expression) -> exp.Expression:
@@ -374,6 +386,7 @@ def _refuse_changing_values(node: exp.Expression) -> None:
 
 
 def _rewrite_elt(node: exp.Expression) -> exp.Expression:
+    """Write ELT, which selects an argument by its number."""
     values = {f"x{i}": value for i, value in enumerate(node.expressions, 1)}
     cases = " ".join(f"WHEN {i} THEN :x{i}" for i in range(1, len(values) + 1))
     return fill(f"CASE :n {cases} END", n=node.this, **values)

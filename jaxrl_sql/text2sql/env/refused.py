@@ -51,8 +51,8 @@ def find_refused_part(sql: str) -> str:
     refused += [word for word in tokens_upper if word in _REFUSED_TOKENS]
     refused += [" ".join(pair) for pair in pairwise(tokens_upper) if pair in _REFUSED_PAIRS]
     refused += [token.text for token in tokens if _is_internal_name(token.text.upper())]
-    calls = (at for at, (_, after) in enumerate(pairwise(tokens_upper)) if after == "(")
-    refused += [f"{tokens_upper[at]}()" for at in calls if _is_refused_call(tokens_upper, at)]
+    calls = (index for index, (_, after) in enumerate(pairwise(tokens_upper)) if after == "(")
+    refused += [f"{tokens_upper[index]}()" for index in calls if _is_refused_call(tokens_upper, index)]
     return refused[0] if refused else ""
 
 
@@ -65,14 +65,14 @@ def _is_internal_name(name: str) -> bool:
     return name in _ROW_IDS or name.startswith(_INTERNAL_PREFIXES)
 
 
-def _is_refused_call(texts: Sequence[str], at: int) -> bool:
-    """Return whether MySQL refuses the call whose name is the token `at`; its opening parenthesis is the next token."""
-    name = texts[at]
+def _is_refused_call(texts: Sequence[str], index: int) -> bool:
+    """Return whether MySQL refuses the call whose name is at an index; its parenthesis is the next token."""
+    name = texts[index]
     if name == "CAST":
-        inside = list(_tokens_inside(texts, at + 1))
+        inside = list(_tokens_inside(texts, index + 1))
         # A token may have several words, such as CHARACTER SET.
         return not any(word == "AS" and after.split()[0] in _CAST_TYPES for word, after in pairwise(inside))
-    return name in _SQLITE_FUNCTIONS or (name in _ONE_ARGUMENT and "," in _tokens_inside(texts, at + 1))
+    return name in _SQLITE_FUNCTIONS or (name in _ONE_ARGUMENT and "," in _tokens_inside(texts, index + 1))
 
 
 def _tokens_inside(texts: Sequence[str], opening: int) -> Iterator[str]:

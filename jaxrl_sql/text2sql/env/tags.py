@@ -29,19 +29,19 @@ def hide_tags(text: str) -> str:
     has_quotes = "'" in text or '"' in text or "/*" in text
     if not has_quotes or any(mark in text for mark in _REPLACEMENTS):
         return text
-    pieces, copied, at = [], 0, 0
+    pieces, copied, position = [], 0, 0
     last_positions: dict[str, int] = {}
-    while opening := _OPENING.search(text, at):
-        at, name = opening.end(), opening[1] or ""
+    while opening := _OPENING.search(text, position):
+        position, name = opening.end(), opening[1] or ""
         closing = f"</{name}>" if name else "```"
         if closing not in last_positions:
             last_positions[closing] = text.rfind(closing)
-        if last_positions[closing] < at:
+        if last_positions[closing] < position:
             continue
         if name.lower() in ("think", "reasoning"):
-            at = text.find(closing, at)
+            position = text.find(closing, position)
             continue
-        at, quoted = _end_of_block(text, at, closing)
+        position, quoted = _end_of_block(text, position, closing)
         for start, stop in quoted:
             pieces += [text[copied:start], text[start:stop].translate(_HIDDEN)]
             copied = stop
@@ -72,13 +72,13 @@ def _end_of_block(text: str, start: int, closing: str) -> tuple[int, list[tuple[
     """
     first = end = text.find(closing, start)
     quoted: list[tuple[int, int]] = []
-    at = start
-    while quote := _QUOTE.search(text, at, end):
+    position = start
+    while quote := _QUOTE.search(text, position, end):
         token = _QUOTED.match(text, quote.start())
-        at = token.end() if token else quote.end()
+        position = token.end() if token else quote.end()
         if token is None or quote[0] == "--":
             continue
-        if at > end and (end := text.find(closing, at)) < 0:
+        if position > end and (end := text.find(closing, position)) < 0:
             return first, quoted
         quoted.append(token.span())
     return end, quoted

@@ -3,7 +3,7 @@
 sqlglot writes the dialect. This module adds the copy's names and the behaviour of SQLite: comparison by affinity (the
 type of a column decides how it compares), case-insensitive LIKE, selected columns that GROUP BY does not list, and
 floating-point averages. Parts without an equivalent stay unchanged and fail on the engine. To verify that results are
-equal, run both queries and compare.
+equal, run both queries and compare. Engines are named `postgresql`, `mysql` (MariaDB) and `duckdb`.
 """
 
 from __future__ import annotations
@@ -137,9 +137,11 @@ class _Rewriter:
                 node.set("this", self._identifier(table.name))
 
     def _sources(self, select: exp.Expression) -> Iterable[FromItem]:
+        """Return the items of a SELECT's FROM clause, as a list, since the caller changes their nodes."""
         return list(self.scopes.sources(select))
 
     def _identifier(self, name: str) -> exp.Identifier:
+        """Return an identifier, quoted if the engine requires it."""
         is_reserved = self.engine == "postgresql" and name.lower() in _RESERVED
         return exp.Identifier(this=name, quoted=is_reserved or not _UNQUOTED_NAME.fullmatch(name.lower()))
 
@@ -164,12 +166,16 @@ class _Rewriter:
         order, having = select.args.get("order"), select.args.get("having")
         for part in [*select.selects, *([having] if having else []), *([order] if order else [])]:
             for column in _ungrouped_columns(part, keys):
-                path = self._qualified_name(column)
-                if path is None or path in grouped or (not column.table and column.name.lower() in expression_of_alias):
+                qualified_name = self._qualified_name(column)
+                if (
+                    qualified_name is None
+                    or qualified_name in grouped
+                    or (not column.table and column.name.lower() in expression_of_alias)
+                ):
                     continue
                 if self.engine == "postgresql" and self._has_primary_key(column, grouped):
                     continue
-                grouped.add(path)
+                grouped.add(qualified_name)
                 group_by.append("expressions", column.copy())
 
     def _resolve_group_key(

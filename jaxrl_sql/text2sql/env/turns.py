@@ -124,6 +124,7 @@ class SqlResult:
         return wrap(f"{observe(first)}\n({self.large.error}; the first {MAX_ROWS})", self.turns_left)
 
     def _outcome(self, sql: str) -> SqlOutcome:
+        """Wait for the current job, whose query is `sql`, and return its outcome; run the query again if needed."""
         (outcome,) = self.job.result()
         if not is_trusted(outcome.status, outcome.stopped_by):
             (outcome,) = self.submit(sql).result()
@@ -132,6 +133,7 @@ class SqlResult:
         return outcome
 
     def _query_first_rows(self, outcome: SqlOutcome) -> None:
+        """Submit the query for the first rows if the result exceeds the limits."""
         if outcome.status == "too_large" and _SELECT.match(self.sql):
             self.large, self.job = outcome, self.submit(self._first_rows_sql())
 

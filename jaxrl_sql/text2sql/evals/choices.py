@@ -63,24 +63,24 @@ def compare_choices(
     examples = [choice.example for choice in chosen]
     rules = (own_rule, *ADDITIONAL_RULES)
     verdicts_by_method = _verdicts(executor, chosen, rules, prepare, {"surplus_columns": surplus_columns or None})
-    numbers = summarize(examples, verdicts_by_method["chosen"], own_rule).metrics()
+    metrics = summarize(examples, verdicts_by_method["chosen"], own_rule).metrics()
     for method, verdicts in verdicts_by_method.items():
         if method != "chosen":
             scores = summarize(examples, verdicts, own_rule).scores
-            numbers |= {f"{method}/{rule}": scores[rule].mean for rule in rules if rule in scores}
-    for rule in (rule for rule in rules if rule in numbers):
+            metrics |= {f"{method}/{rule}": scores[rule].mean for rule in rules if rule in scores}
+    for rule in (rule for rule in rules if rule in metrics):
         gain = compare_runs(examples, verdicts_by_method["first"], verdicts_by_method["chosen"], rule)
-        numbers |= {f"gain/{rule}": gain.difference, f"gain/{rule}/low": gain.low, f"gain/{rule}/high": gain.high}
-    return numbers
+        metrics |= {f"gain/{rule}": gain.difference, f"gain/{rule}/low": gain.low, f"gain/{rule}/high": gain.high}
+    return metrics
 
 
-def table(numbers: Mapping[str, float], own_rule: str = "bird") -> ReportTable:
+def table(metrics: Mapping[str, float], own_rule: str = "bird") -> ReportTable:
     """Return a table of accuracies in percent, with a row per selection method and a column per rule."""
     names = {own_rule: f"EX ({own_rule})", **ADDITIONAL_RULES}
     rows = []
     for method, label in SELECTION_METHODS.items():
         prefix = "" if method == "chosen" else f"{method}/"
-        shares = (numbers.get(f"{prefix}{rule}") for rule in names)
+        shares = (metrics.get(f"{prefix}{rule}") for rule in names)
         rows.append((label, *("-" if share is None else f"{100 * share:.1f}" for share in shares)))
     return ReportTable("", ("", *names.values()), tuple(rows))
 

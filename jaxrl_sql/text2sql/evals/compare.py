@@ -105,8 +105,10 @@ def _compare(
     results: list[ComparisonResult] = []
     for job in jobs:
         columns = job.result()
-        numbers = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
-        piece = [ComparisonResult(*values) for values in zip(score_rows(columns, rules), *numbers, strict=True)]
+        counts_and_times = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
+        piece = [
+            ComparisonResult(*values) for values in zip(score_rows(columns, rules), *counts_and_times, strict=True)
+        ]
         on_done(len(piece))
         results += piece
     return results

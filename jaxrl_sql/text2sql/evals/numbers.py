@@ -54,18 +54,18 @@ def compute_metrics(
         {
             **summary.metrics(),
             **ending_metrics(zero_counts | run_counts),
-            **_votes(run),
-            **_dialogues(run, own_rule),
-            **_missing_metrics(summary, counts),
+            **_vote_metrics(run),
+            **_dialogue_metrics(run, own_rule),
+            **_excluded_metrics(summary, counts),
         }
         for summary, run, run_counts in zip(summaries, runs, reason_counts, strict=True)
     ]
-    numbers = {key: mean for key, (mean, _) in spread(run_metrics).items()}
+    metrics = {key: mean for key, (mean, _) in spread(run_metrics).items()}
     if len(runs) > 1:
         rules = ("accuracy", *summaries[0].scores)
-        numbers |= {f"{key}/std": std for key, (_, std) in spread(run_metrics).items() if key in rules}
-        numbers["runs"] = float(len(runs))
-    return BenchmarkMetrics(name, own_rule, summaries, numbers)
+        metrics |= {f"{key}/std": std for key, (_, std) in spread(run_metrics).items() if key in rules}
+        metrics["runs"] = float(len(runs))
+    return BenchmarkMetrics(name, own_rule, summaries, metrics)
 
 
 def merge_metrics(sets: Sequence[BenchmarkMetrics]) -> dict[str, float]:
@@ -78,13 +78,13 @@ def merge_metrics(sets: Sequence[BenchmarkMetrics]) -> dict[str, float]:
         return dict(sets[0].numbers)
     shared = [key for key in _rules(sets[0]) if all(key in benchmark.numbers for benchmark in sets)]
     sizes = [int(benchmark.numbers["count"]) for benchmark in sets]
-    numbers = {
+    metrics = {
         key: weighted_mean([(benchmark.numbers[key], size) for benchmark, size in zip(sets, sizes, strict=True)])
         for key in shared
     }
-    numbers |= {f"macro/{key}": statistics.fmean(benchmark.numbers[key] for benchmark in sets) for key in shared}
-    numbers |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *ExcludedCounts._fields)}
-    return numbers | {
+    metrics |= {f"macro/{key}": statistics.fmean(benchmark.numbers[key] for benchmark in sets) for key in shared}
+    metrics |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *ExcludedCounts._fields)}
+    return metrics | {
         f"{benchmark.name}/{key}": value for benchmark in sets for key, value in benchmark.numbers.items()
     }
 
@@ -93,26 +93,26 @@ def _rules(benchmark: BenchmarkMetrics) -> list[str]:
     return ["accuracy", *benchmark.summaries[0].scores]
 
 
-def _missing_metrics(summary: Summary, counts: ExcludedCounts) -> dict[str, float]:
+def _excluded_metrics(summary: Summary, counts: ExcludedCounts) -> dict[str, float]:
     """Return the excluded counts, and the accuracy if missing predictions count as wrong, as on leaderboards."""
-    numbers = {key: float(value) for key, value in counts._asdict().items()}
+    metrics = {key: float(value) for key, value in counts._asdict().items()}
     if counts.missing:
         share = summary.accuracy
-        numbers["accuracy/with_missing"] = share.total / (share.count + counts.missing)
-    return numbers
+        metrics["accuracy/with_missing"] = share.total / (share.count + counts.missing)
+    return metrics
 
 
-def _votes(records: Sequence[Record]) -> dict[str, float]:
+def _vote_metrics(records: Sequence[Record]) -> dict[str, float]:
     """Return the vote accuracy and pass@k by number of samples, without questions whose gold failed."""
-    numbers: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in ("vote", "pass"):
         curves: list[Mapping[str, float]] = [record[name] for record in records if name in record]
         sizes = [size for size in (curves[0] if curves else {}) if all(size in curve for curve in curves)]
-        numbers |= {f"{name}/{size}": sum(curve[size] for curve in curves) / len(curves) for size in sizes}
-    return numbers
+        metrics |= {f"{name}/{size}": sum(curve[size] for curve in curves) / len(curves) for size in sizes}
+    return metrics
 
 
-def _dialogues(records: Sequence[Record], own_rule: str) -> dict[str, float]:
+def _dialogue_metrics(records: Sequence[Record], own_rule: str) -> dict[str, float]:
     """Return the dialogue metrics if any answer has several turns."""
     if not any(isinstance(record["answer"], list) for record in records):
         return {}
@@ -128,8 +128,8 @@ def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]
     names = [name for name in runs[0] if all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
-        name: (statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
-        for name, numbers in values.items()
+        name: (statistics.fmean(run_values), statistics.stdev(run_values) if len(run_values) > 1 else 0.0)
+        for name, run_values in values.items()
     }
 
 

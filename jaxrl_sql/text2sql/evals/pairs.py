@@ -67,19 +67,19 @@ def compare_runs(
                 f"runs of different questions: {example.uid}, {left.uid} and {right.uid} have the same index"
             )
     unpaired = tuple(example.uid for example, left, right in triples if (rule in left.scores) != (rule in right.scores))
-    both = [triple for triple in triples if rule in triple[1].scores and rule in triple[2].scores]
-    if not both:
+    scored_in_both = [triple for triple in triples if rule in triple[1].scores and rule in triple[2].scores]
+    if not scored_in_both:
         raise InputError(f"runs to compare: no question has a score by {rule!r} in both")
-    before = np.array([left.scores[rule] for _, left, _ in both])
-    after = np.array([right.scores[rule] for _, _, right in both])
+    before = np.array([left.scores[rule] for _, left, _ in scored_in_both])
+    after = np.array([right.scores[rule] for _, _, right in scored_in_both])
     change = after - before
-    databases = [example.db_id for example, _, _ in both]
+    databases = [example.db_id for example, _, _ in scored_in_both]
     low, high = interval(change, databases)
-    better = tuple(example.uid for (example, _, _), gain in zip(both, change, strict=True) if gain > 0)
-    worse = tuple(example.uid for (example, _, _), gain in zip(both, change, strict=True) if gain < 0)
+    better = tuple(example.uid for (example, _, _), gain in zip(scored_in_both, change, strict=True) if gain > 0)
+    worse = tuple(example.uid for (example, _, _), gain in zip(scored_in_both, change, strict=True) if gain < 0)
     return PairedComparison(
         rule,
-        len(both),
+        len(scored_in_both),
         float(before.mean()),
         float(after.mean()),
         float(change.mean()),

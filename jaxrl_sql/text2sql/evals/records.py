@@ -247,8 +247,8 @@ def _cell(value: Cell) -> Json:
     if isinstance(value, bytes):
         return f"x'{value[: CELL // 2].hex()}'" + ("…" if len(value) > CELL // 2 else "")
     if isinstance(value, str):
-        whole = value.encode("utf-8", errors="replace").decode()
-        return whole if len(whole) <= CELL else whole[:CELL] + "…"
+        text = value.encode("utf-8", errors="replace").decode()
+        return text if len(text) <= CELL else text[:CELL] + "…"
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

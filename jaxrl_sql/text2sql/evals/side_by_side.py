@@ -43,13 +43,15 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     Raises InputError for a folder without a finished evaluation, and for folders without a common question.
     """
     left, right = _read(first), _read(second)
-    both = [key for key in left if key in right]
-    common = [key for key in both if _is_same_question(left[key][0], right[key][0])]
+    shared_keys = [key for key in left if key in right]
+    common = [key for key in shared_keys if _is_same_question(left[key][0], right[key][0])]
     if not common:
-        ids = f", only ids: {cases(_ids(both))}" if both else f": {cases(_ids(left))}; {cases(_ids(right))}"
+        ids = (
+            f", only ids: {cases(_ids(shared_keys))}" if shared_keys else f": {cases(_ids(left))}; {cases(_ids(right))}"
+        )
         raise InputError(f"{first} and {second} have no question in common{ids}")
     notes = []
-    if others := _ids(key for key in both if not _is_same_question(left[key][0], right[key][0])):
+    if others := _ids(key for key in shared_keys if not _is_same_question(left[key][0], right[key][0])):
         notes.append(
             f"{quantity(len(others), 'questions', 'differ')} in {second}, without comparison ({cases(others)})"
         )

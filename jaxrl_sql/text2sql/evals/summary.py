@@ -95,11 +95,11 @@ class Summary:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics by name, for a metrics file."""
-        numbers = {"accuracy": self.accuracy.mean} if self.own_rule in self.scores else {}
+        metrics = {"accuracy": self.accuracy.mean} if self.own_rule in self.scores else {}
         for rule, share in self.scores.items():
-            numbers |= {rule: share.mean, f"{rule}/low": share.low, f"{rule}/high": share.high}
-            numbers[f"{rule}/count"] = float(share.count)
-        numbers |= {
+            metrics |= {rule: share.mean, f"{rule}/low": share.low, f"{rule}/high": share.high}
+            metrics[f"{rule}/count"] = float(share.count)
+        metrics |= {
             "count": float(self.count),
             "valid": self.statuses.get("ok", 0) / self.count if self.count else 0.0,
             "gold_failures": float(self.gold_failures),
@@ -108,15 +108,15 @@ class Summary:
             "stopped_by_clock": float(self.stopped),
             "unjudged": float(self.unjudged),
         }
-        numbers |= {f"status/{name}": float(n) for name, n in self.statuses.items()}
-        numbers |= {f"gold_status/{name}": float(n) for name, n in self.gold_statuses.items()}
+        metrics |= {f"status/{name}": float(n) for name, n in self.statuses.items()}
+        metrics |= {f"gold_status/{name}": float(n) for name, n in self.gold_statuses.items()}
         for name, group in self.groups.items():
-            numbers[f"count/{name}"] = float(group.count)
-            numbers |= {f"{rule}/{name}": share.mean for rule, share in group.shares.items()}
-        numbers |= {f"reliability/{cost}": score for cost, score in self.reliability.items()}
-        numbers |= {f"abstention/{name}": share for name, share in self.abstention.items()}
-        numbers |= {f"sensitive/{name}": float(len(uids)) for name, uids in self.reasons.items()}
-        return numbers
+            metrics[f"count/{name}"] = float(group.count)
+            metrics |= {f"{rule}/{name}": share.mean for rule, share in group.shares.items()}
+        metrics |= {f"reliability/{cost}": score for cost, score in self.reliability.items()}
+        metrics |= {f"abstention/{name}": share for name, share in self.abstention.items()}
+        metrics |= {f"sensitive/{name}": float(len(uids)) for name, uids in self.reasons.items()}
+        return metrics
 
 
 def summarize(
@@ -179,21 +179,21 @@ def validation_metrics(
     for example, score in zip(examples, scores, strict=True):
         if example.difficulty:
             levels.setdefault(example.difficulty, []).append(score)
-    numbers = {
+    metrics = {
         "accuracy": sum(scores) / max(count, 1),
         "correct": float(sum(verdict.is_right(rule) for verdict in verdicts)),
         "count": float(count),
         "valid": statuses["ok"] / max(count, 1),
         "gold_failures": float(sum(not verdict.gold_ok for verdict in verdicts)),
     }
-    numbers |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
-    numbers |= {f"status/{name}": float(n) for name, n in statuses.items()}
+    metrics |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
+    metrics |= {f"status/{name}": float(n) for name, n in statuses.items()}
     for name, level_scores in levels.items():
-        numbers |= {
+        metrics |= {
             f"accuracy/{name}": sum(level_scores) / len(level_scores),
             f"count/{name}": float(len(level_scores)),
         }
-    return numbers
+    return metrics
 
 
 def group_names(example: Example) -> list[str]:

@@ -39,18 +39,18 @@ def tables(result: BenchmarkMetrics) -> list[ReportTable]:
 
 def _rules(result: BenchmarkMetrics) -> ReportTable:
     """Return each rule's share with its interval (over several runs: deviation) and its shares by difficulty."""
-    numbers, runs = result.numbers, len(result.summaries)
+    metrics, runs = result.numbers, len(result.summaries)
     levels = all_levels if _fit(all_levels := _levels(result)) else []
     spread = "±, of\nruns" if runs > 1 else "95 %\ninterval"
     rows = []
     for rule in result.summaries[0].scores:
-        interval = "–".join(_percent(numbers[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
+        interval = "–".join(_percent(metrics[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
         name = f"{rule} *" if rule == result.own_rule else rule
-        by_level = (_percent(numbers.get(f"{rule}/{level}")) for level in levels)
-        rows.append((name, _percent(numbers[rule]), interval, f"{numbers[f'{rule}/count']:.0f}", *by_level))
-    headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
-    count = quantity(round(numbers["count"]), "questions")
-    title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {count}"
+        by_level = (_percent(metrics.get(f"{rule}/{level}")) for level in levels)
+        rows.append((name, _percent(metrics[rule]), interval, f"{metrics[f'{rule}/count']:.0f}", *by_level))
+    headers = (f"{level.partition('/')[2]}\n({metrics.get(f'count/{level}', 0):.0f})" for level in levels)
+    count = quantity(round(metrics["count"]), "questions")
+    title = f"{result.name}: accuracy {_percent(metrics.get('accuracy'))} % of {count}"
     note = "* by its own rule" + ("; suite: test-suite accuracy" if "suite" in result.summaries[0].scores else "")
     return ReportTable(f"{title} ({note})", ("rule", "%", spread, "of", *headers), tuple(rows))
 
@@ -96,21 +96,21 @@ def _levels(result: BenchmarkMetrics) -> list[str]:
 
 def _statuses(result: BenchmarkMetrics) -> ReportTable:
     """Return the statuses of predictions and golds, and the counts outside of every share."""
-    numbers = result.numbers
+    metrics = result.numbers
 
     def counts_of(prefix: str) -> dict[str, float]:
-        return {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
+        return {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
 
     predictions, golds, endings = counts_of("status/"), counts_of("gold_status/"), counts_of("finish_reason/")
     failed = {name: [uid for uid, status in result.summaries[0].failed_golds if status == name] for name in golds}
     extra_rows = {
-        "answers truncated at the token limit, in %": 100 * numbers.get("truncated", 0.0),
-        "questions without a prediction, excluded from shares": numbers["missing"],
-        "accuracy with these as wrong, in %": 100 * numbers.get("accuracy/with_missing", 0.0),
-        "predictions without a question, skipped": numbers["extra"],
-        "questions that cannot be judged, skipped": numbers["left_out"],
-        "golds that fail on other databases of their suite": numbers["suite_gold_failures"],
-        "stopped at the time limit, also in a retry without load": numbers["stopped_by_clock"],
+        "answers truncated at the token limit, in %": 100 * metrics.get("truncated", 0.0),
+        "questions without a prediction, excluded from shares": metrics["missing"],
+        "accuracy with these as wrong, in %": 100 * metrics.get("accuracy/with_missing", 0.0),
+        "predictions without a question, skipped": metrics["extra"],
+        "questions that cannot be judged, skipped": metrics["left_out"],
+        "golds that fail on other databases of their suite": metrics["suite_gold_failures"],
+        "stopped at the time limit, also in a retry without load": metrics["stopped_by_clock"],
     }
     extra_rows |= {
         f"reliability with error cost {cost}, in %": 100 * v for cost, v in counts_of("reliability/").items()
@@ -161,14 +161,14 @@ def _turns(result: BenchmarkMetrics) -> ReportTable:
     return ReportTable("dialogues", ("", "number", f"% {result.own_rule}"), tuple(rows))
 
 
-def overview(sets: Sequence[BenchmarkMetrics], numbers: Mapping[str, float]) -> ReportTable:
-    """Return the accuracies of several benchmarks, with their size-weighted and unweighted means."""
+def overview(sets: Sequence[BenchmarkMetrics], metrics: Mapping[str, float]) -> ReportTable:
+    """Return the accuracies of several benchmarks, and their means from `metrics`, weighted by size and unweighted."""
     rows = [
         (set_.name, f"{set_.numbers['count']:.0f}", _percent(set_.numbers.get("accuracy")), set_.own_rule)
         for set_ in sets
     ]
-    rows.append(("mean, weighted by size", f"{numbers['count']:.0f}", _percent(numbers.get("accuracy")), ""))
-    rows.append(("mean of the benchmarks", "", _percent(numbers.get("macro/accuracy")), ""))
+    rows.append(("mean, weighted by size", f"{metrics['count']:.0f}", _percent(metrics.get("accuracy")), ""))
+    rows.append(("mean of the benchmarks", "", _percent(metrics.get("macro/accuracy")), ""))
     return ReportTable("all benchmarks", ("benchmark", "questions", "accuracy %", "by"), tuple(rows))
 
 

@@ -126,9 +126,9 @@ def choose(ballot: Ballot, members: Sequence[int] | None = None) -> VoteResult:
         return VoteResult(ballot.sqls[chosen[0]], chosen[0], [])
     votes: dict[int, float] = {}  # by the first candidate of each result, in order of occurrence
     if ballot.similarity is None:
-        first: dict[int, int] = {}
+        first_candidate: dict[int, int] = {}
         for i in voters:
-            representative = first.setdefault(ballot.results[i], i)
+            representative = first_candidate.setdefault(ballot.results[i], i)
             votes[representative] = votes.get(representative, 0.0) + 1.0
     else:
         # As in the released code, a candidate that runs has similarity 1 to itself, and failed ones are in the sum:

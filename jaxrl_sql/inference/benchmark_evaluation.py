@@ -68,8 +68,9 @@ Answer = Callable[[BenchmarkSet, EvaluationPart, Callable[[int, int], None]], li
 class EvaluationResult(NamedTuple):
     """A finished evaluation: the metrics of each set, those of all sets together (`numbers`), and the records.
 
-    There is a record per question and run. `warnings` are lines on incomplete answers and on questions of the training.
-    `speed` has the content of `speed.json`, or None if no model answered in this call. `files` are the written ones.
+    There is a record per question and run. `warnings` are lines on incomplete answers, and on questions that the model
+    was trained on. `speed` has the content of `speed.json`, or None if no model answered in this call. `files` are the
+    written ones.
     """
 
     sets: list[BenchmarkMetrics]
@@ -114,7 +115,7 @@ def evaluate(
         timer = timing_executor(executor) if any({*SPEED_RULES} & {*eval_set.rules} for eval_set in sets) else None
         with timer or nullcontext():
             answers = _open_answers(policy, cfg, settings, sets, executor, display)
-            records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
+            records = collect_records(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
         for index, eval_set in enumerate(sets):
             files += write_predictions(out, executor, sets, eval_set, records[index, 0])
@@ -185,7 +186,7 @@ def judge_settings(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Recor
     return {"own": {eval_set.name: eval_set.rule for eval_set in sets}} if cfg.samples > 1 else {}
 
 
-def gather(
+def collect_records(
     cfg: EvaluateSettings,
     sets: Sequence[BenchmarkSet],
     answers: AbstractContextManager[Answer],
@@ -202,7 +203,7 @@ def gather(
     """
     judged_records = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     finished = {(record["set"], record["run"], record["id"]): record for record in judged_records}
-    parts = [*parts_of(cfg, sets)]
+    parts = [*divide_into_parts(cfg, sets)]
     names = [eval_set.name for eval_set in sets]
     pending = [
         part
@@ -220,7 +221,7 @@ def gather(
             part_set = sets[part.set_index]
             answered = _answer_part(answer, part_set, part, len(finished), display, speed) if answer else []
             with display.task("judging", len(answered), "questions", is_announced=False) as on_progress:
-                records = _make_judging(cfg, executor, part_set, timer).records(part.examples, answered, on_progress)
+                records = _make_judge(cfg, executor, part_set, timer).records(part.examples, answered, on_progress)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
                 if key not in finished:
@@ -255,15 +256,15 @@ def _answer_part(
     return answered
 
 
-def _make_judging(
+def _make_judge(
     cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None
 ) -> AnswerJudge:
-    """Return the judging options of a set."""
+    """Return the judge of a set's answers."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
     return AnswerJudge(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
+def divide_into_parts(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
     """Yield the parts of the work in order, independent of finished ones.
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
@@ -279,6 +280,7 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[Ev
 def _running_accuracy(
     sets: Sequence[BenchmarkSet], finished: Mapping[tuple[str, int, str], Record]
 ) -> dict[str, float]:
+    """Return the accuracy of each set over the questions that are finished, for the display."""
     rules, scores = {eval_set.name: eval_set.rule for eval_set in sets}, dict[str, list[float]]()
     for (name, _, _), record in finished.items():
         scores.setdefault(name, []).append(record["scores"].get(rules[name], 0.0))

@@ -63,7 +63,8 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
     """Return the values that an endpoint's answers depend on: the recipe, and the settings of the chats it is sent.
 
-    The server applies its own chat template, so settings of the tokenizer do not matter.
+    `data.chat.template` is the text of the messages. The chat template, which formats messages as tokens, is the
+    server's own, so settings of the tokenizer do not matter.
     """
     prompt_keys = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
     prompts = {

@@ -57,22 +57,25 @@ class SettingLengths(NamedTuple):
 def length_lines(
     prompts: PromptSet, max_tokens: int, examples: Sequence[Example], shortening: PromptShortener | None
 ) -> list[str]:
-    """Return the lengths of a set whose prompts are skipped, and the settings that would shorten those prompts."""
+    """Return lines with the lengths of a set's prompts, and with settings that would shorten the skipped ones.
+
+    Skipped prompts exceed `max_tokens`; there are no lines if none is skipped.
+    """
     if not prompts.skipped or prompts.measured is None:
         return []
     uids = {uid for uid, _ in prompts.skipped}
     sample = sample_evenly([example for example in examples if example.uid in uids])
-    return _lines("prompts", prompts.measured, max_tokens, sample, shortening)
+    return _describe_lengths("prompts", prompts.measured, max_tokens, sample, shortening)
 
 
 def streamed_lines(lengths: Counter[int], sample: Sequence[Example], shortening: PromptShortener) -> list[str]:
-    """Return the lengths of a huge set's prompts read so far, and the settings that would shorten a long `sample`.
+    """Return lines with the lengths of a streamed set's prompts so far, and with settings that would shorten them.
 
-    `lengths` has the number of prompts by length.
+    `lengths` has the number of prompts by length. `sample` has questions whose prompts are too long.
     """
     measured = round(statistics.median(lengths.elements())), max(lengths)
     subject = f"the first {quantity(lengths.total(), 'prompts')}"
-    return _lines(subject, measured, shortening.data.max_prompt_tokens, sample, shortening)
+    return _describe_lengths(subject, measured, shortening.data.max_prompt_tokens, sample, shortening)
 
 
 def question_line(example: Example, max_tokens: int, shortening: PromptShortener) -> str:
@@ -86,13 +89,13 @@ def question_line(example: Example, max_tokens: int, shortening: PromptShortener
     )
 
 
-def positions_line(example: Example, positions: int, answer: int, shortening: PromptShortener) -> str:
+def positions_line(example: Example, positions: int, answer_tokens: int, shortening: PromptShortener) -> str:
     """Return why a prompt leaves too few of a model's positions for an answer, and the settings that shorten it.
 
-    `answer` is the number of tokens that an answer may have.
+    `answer_tokens` is the number of tokens that an answer may have.
     """
     (length,) = _lengths([example], shortening.style_of(shortening.data), shortening.tokenizer)
-    measured = measure_settings([example], positions - answer, shortening)
+    measured = measure_settings([example], positions - answer_tokens, shortening)
     choices = [f"{setting} → {lengths[0]:,}" for setting, lengths in measured]
     advice = (
         f"shorten the prompt ({'; '.join(choices)})"
@@ -100,12 +103,12 @@ def positions_line(example: Example, positions: int, answer: int, shortening: Pr
         else "shorten the question, or use a model with more positions"
     )
     return (
-        f"the prompt has {length:,} tokens, the answer may have {answer:,}, and the model has {positions:,} positions "
-        f"(max_positions) for both: {advice}"
+        f"the prompt has {length:,} tokens, the answer may have {answer_tokens:,}, and the model has {positions:,} "
+        f"positions (max_positions) for both: {advice}"
     )
 
 
-def _lines(
+def _describe_lengths(
     subject: str,
     measured: tuple[int, int],
     max_tokens: int,

@@ -161,8 +161,8 @@ def open_model(
                 raise InputError(explain_positions())
             answered = sample_answers(client, pairs, fitted, num_asked, cfg.sampling.turns)
             num_asked += len(pairs)
-            is_cut = any("length" in answer.finish_reasons for answer in answered)
-            limit = explain_positions() if is_cut and fitted.longest < sampling.longest else ""
+            is_truncated = any("length" in answer.finish_reasons for answer in answered)
+            limit = explain_positions() if is_truncated and fitted.longest < sampling.longest else ""
             if error := next((answer.error for answer in answered if answer.error), ""):
                 raise InputError(f"not answered: {error}")
             return [

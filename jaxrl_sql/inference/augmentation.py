@@ -90,12 +90,12 @@ def augment(
             by_database.setdefault(example.db_id, []).append(example)
         donors = [Donor(db_id, questions[0].db_path) for db_id, questions in by_database.items()]
         context = _Context(cfg, seed, executor, session, donors)
-        done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
+        finished = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
-            record = done.get(donor.db_id)
+            record = finished.get(donor.db_id)
             if record is None or not _database_path(out, donor.db_id).is_file():
                 record = augment_database(context, donor, by_database[donor.db_id])
-                # Requests that an exhausted budget prevented are sent when the command is repeated.
+                # Failures after the budget was spent are not final: the repeated command tries this database again.
                 if not (session and session.spent and record["left"]):
                     journal.add(record)
             changes += [Change(entry.pop("step"), entry.pop("id"), entry) for entry in map(dict, record["changes"])]
@@ -212,8 +212,8 @@ def _fill_empty_golds(
 ) -> list[Change]:
     """Insert rows for golds without result rows, and append the golds without a solution to `rejected`.
 
-    By `augment.fill`, results that are trivial (such as a single 0) count as empty, too. All rows are removed again if
-    a gold has no result rows afterwards.
+    By `augment.fill`, results that are trivial (a single row of only 0 and NULL) count as empty, too. All rows are
+    removed again if a gold has no result rows afterwards.
     """
     cfg = context.cfg
 
@@ -233,38 +233,38 @@ def _fill_empty_golds(
     ]
     if not empty_golds:
         return []
-    before = path.with_suffix(".before")
-    shutil.copyfile(path, before)
+    backup = path.with_suffix(".before")
+    shutil.copyfile(path, backup)
     changes: list[Change] = []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         connection.execute("PRAGMA synchronous = OFF")
         schema = read_schema(path)
         for example in empty_golds:
-            others = [sql for sql in nonempty_golds if sql != example.gold_sql]
+            other_golds = [sql for sql in nonempty_golds if sql != example.gold_sql]
             # A Change, or the reason why there is no solution.
-            change = fill(connection, schema, example.uid, example.gold_sql, others, rng, is_enough)
+            change = fill(connection, schema, example.uid, example.gold_sql, other_golds, rng, is_enough)
             for attempt in range(cfg.fill_tries if context.session else 0):
                 if isinstance(change, Change):
                     break
                 assert context.session is not None
                 requests = [(example.uid, rows_prompt(example, change if attempt else ""))]
                 for uid, script, error in context.session.ask("fill", attempt, requests):
-                    change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
+                    change = error or fill_by(connection, uid, example.gold_sql, other_golds, script, is_enough)
             if isinstance(change, Change):
                 changes.append(change)
                 nonempty_golds.append(example.gold_sql)
             else:
                 rejected.append({"step": "fill", "id": example.uid, "reason": change})
-    after = _run_queries(context.executor, path, list(dict.fromkeys(nonempty_golds)))
-    if not all(status == "ok" and rows for status, _, rows in after):
-        before.replace(path)
+    results_after = _run_queries(context.executor, path, list(dict.fromkeys(nonempty_golds)))
+    if not all(status == "ok" and rows for status, _, rows in results_after):
+        backup.replace(path)
         rejected += [
             {"step": "fill", "id": change.id, "reason": "a gold returned no rows after the insertions"}
             for change in changes
         ]
         return []
-    before.unlink()
+    backup.unlink()
     return changes
 
 
@@ -280,8 +280,8 @@ def _add_distractors(
     cfg = context.cfg
     sqls = [sql for example in examples for sql in (example.gold_sql, *example.other_golds)]
     results = _run_queries(context.executor, path, sqls)
-    before = path.with_suffix(".before")
-    shutil.copyfile(path, before)
+    backup = path.with_suffix(".before")
+    shutil.copyfile(path, backup)
     with closing(sqlite3.connect(path, uri=True)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         changes = add_tables(
@@ -289,12 +289,12 @@ def _add_distractors(
             by_similarity=cfg.distractors_from == "alike",
         )  # fmt: skip
     if _run_queries(context.executor, path, sqls) != results:
-        before.replace(path)
+        backup.replace(path)
         rejected.append(
             {"step": "distract", "id": donor.db_id, "reason": "the result of a gold changed with the tables"}
         )
         return []
-    before.unlink()
+    backup.unlink()
     return changes
 
 

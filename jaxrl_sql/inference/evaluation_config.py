@@ -82,7 +82,9 @@ def evaluation_layers(
     model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
         defaults = defaults_for(model)
-    else:  # the files or an override may name a model, whose own defaults have a lower priority than both
+    else:
+        # The files or an override may name a model. The configuration is loaded without the model's defaults, only to
+        # find the name; the defaults then have a lower priority than files and overrides.
         sampling = validation_sampling(files) if request.endpoint else {}
         published = _with_system_defaults(request, sampling, exclude=("max_prompt_tokens",))
         published |= {} if request.system else chat

@@ -86,6 +86,7 @@ def filter_data(
 ) -> FilterResult:
     """Select questions and write the files; `report` gets progress lines, `warn` a line about changed questions."""
     out = Path(cfg.out)
+    # If prompts include a date, a resumed command uses that of the first one.
     data = with_date(policy.data, policy.model.checkpoint, out / PASS_RATES)
     policy = dataclasses.replace(policy, data=data)
     loaded = training_questions(data, limits.databases)
@@ -187,7 +188,7 @@ def measure_pass_rates(
         ):
             params = make_sampling_params(sampling, samples, policy.seed, client.stops(sampling.stop))
             for start in starts:
-                for record in _pass_rates_of(client, questions, start, params, sampling.turns):
+                for record in _measure_chunk(client, questions, start, params, sampling.turns):
                     if record["id"] not in finished:
                         journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
@@ -210,7 +211,7 @@ def pass_rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfi
     return fingerprint(settings, data, limits)
 
 
-def _pass_rates_of(
+def _measure_chunk(
     client: PolicyClient, questions: PromptSet, start: int, sampling: SamplingParams, turns: int
 ) -> list[Record]:
     """Answer the chunk of questions from index `start`, and count right answers.

@@ -28,6 +28,7 @@ from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlError
 
+# The error of a server that accepts fewer tokens per answer than the request allows.
 _TOO_MANY_TOKENS = re.compile(
     r"max_(?:completion_)?tokens\b.*\b(?:at most|too large|too high|exceed|maximum|less than)"
 )

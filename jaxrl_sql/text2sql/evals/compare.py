@@ -73,16 +73,16 @@ def compare(
     stuck_golds: set[Any] = set()
     for i, (item, answer) in enumerate(zip(items, compared, strict=True)):
         is_stuck = answer.row.gold_status == "timeout"
-        gold = (str(item.databases), str(item.golds)) if is_stuck else None
+        gold_key = (str(item.databases), str(item.golds)) if is_stuck else None
         is_lost = answer.row.gold_status in LOST_GOLDS or not is_verdict(answer.row.pred_status, answer.row.stop)
-        if gold in stuck_golds or not (is_stuck or is_lost or answer.row.stop == "wall"):
+        if gold_key in stuck_golds or not (is_stuck or is_lost or answer.row.stop == "wall"):
             continue
         key = (str(item.databases), item.sql, str(item.golds), str(item.options))
         if key not in retried:
             retried[key] = _compare(executor, [item], rules)[0]
         compared[i] = retried[key]
         if retried[key].row.gold_status == "timeout":
-            stuck_golds.add(gold)
+            stuck_golds.add(gold_key)
     _raise_if_unreachable(executor, items, compared)
     return compared
 

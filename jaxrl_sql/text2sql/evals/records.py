@@ -27,6 +27,7 @@ ROWS, CELL = 5, 200
 """The number of rows of a result that a record contains, and the number of characters of a cell."""
 # Converting a very large result to Python rows takes seconds, so larger results have only a row count.
 _COUNTED_ONLY = 20_000
+# The number of results whose votes a record contains, those with the most votes.
 _VOTES_SHOWN = 16
 # Statuses of queries that were stopped, whose results cannot be shown.
 _STOPPED = ("timeout", "too_large", "cancelled", "crashed")
@@ -112,9 +113,11 @@ class AnswerJudge(NamedTuple):
         ]
 
     def _prepared(self, sql: str | None) -> str | None:
+        """Return a query after the preprocessing by the benchmark's scorer."""
         return self.prepare(sql) if self.prepare and sql else sql
 
     def _vote(self, pairs: Sequence[tuple[Example, QuestionAnswers]]) -> dict[str, tuple[Ballot, VoteResult]]:
+        """Return by question id the results of the candidates (the ballot), and the vote among them."""
         candidates = [[*map(self._prepared, answer.sqls)] for _, answer in pairs]
         counted = ballots(self.executor, [example for example, _ in pairs], candidates, self.vote)
         return {example.uid: (ballot, choose(ballot)) for (example, _), ballot in zip(pairs, counted, strict=True)}

@@ -102,6 +102,7 @@ def check_rules(rules: Sequence[str]) -> None:
 def _verdict(
     example: Example, sql: str | None, runnable: str | None, answer: ComparisonResult, rules: Sequence[str]
 ) -> Verdict:
+    """Return the verdict of a comparison; `runnable` is the translated `sql`, None if there is no translation."""
     row = answer.row
     is_untranslated = bool(sql) and runnable is None
     is_judged = is_untranslated or is_verdict(row.pred_status, row.stop)

@@ -69,16 +69,16 @@ def ballots(
     """
     if method not in VOTE_METHODS:
         raise InputError(f"vote {method!r}: there are {', '.join(VOTE_METHODS)}")
-    counted: list[Ballot] = []
+    finished: list[Ballot] = []
     waiting: list[tuple[Example, Sequence[str | None]]] = []
     for example, sqls in zip(examples, candidates, strict=True):
         if not sqls:
             raise InputError(f"vote: question {example.uid} has no candidates")
         if waiting and sum(len(batch) for _, batch in waiting) + len(sqls) > _CHUNK:
-            counted += _ballots(executor, waiting, method)
+            finished += _ballots(executor, waiting, method)
             waiting = []
         waiting.append((example, sqls))
-    return counted + _ballots(executor, waiting, method)
+    return finished + _ballots(executor, waiting, method)
 
 
 def _ballots(
@@ -93,17 +93,17 @@ def _ballots(
     stopped = dict.fromkeys(pair for pair, outcome in executed if outcome.stopped_by == "wall")
     retried = {pair: executor.execute_many([pair])[0] for pair in stopped}
     outcomes = iter([retried.get(pair, outcome) for pair, outcome in executed])
-    counted = []
+    question_ballots = []
     for _, sqls in questions:
         candidate_outcomes = [next(outcomes) for _ in sqls]
-        counted.append(
+        question_ballots.append(
             Ballot(
                 tuple(sqls),
                 _result_indices(candidate_outcomes),
                 similarity_matrix(candidate_outcomes) if method == "soft" else None,
             )
         )
-    return counted
+    return question_ballots
 
 
 def _result_indices(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def distill(
     display_kind: str,
     warn: Callable[[str], object],
 ) -> DistillResult:
-    """Ask the teacher until every question has its traces or `distill.samples` answers, and write the files."""
+    """Ask the teacher until each question has `distill.wanted` traces or `distill.samples` answers; write the files."""
     out, recipe = Path(cfg.out), find_recipe(recipe_name)
     style = recipe.endpoint_style(data)
     loaded = sqlite_questions(data, limits.databases)
@@ -97,8 +97,8 @@ def distill(
     if reached_limit:
         notes.append(f"distill.{reached_limit} is reached; a larger number continues")
     errors = Counter(record["error"] for record in records if record["verdict"] == FAILED)
-    common = (f"{count} because of: {error}" for error, count in errors.most_common(1))
-    unanswered = "".join(f"not answered: {errors.total()}, of which {line}" for line in common)
+    most_common = (f"{count} because of: {error}" for error, count in errors.most_common(1))
+    unanswered = "".join(f"not answered: {errors.total()}, of which {line}" for line in most_common)
     return DistillResult(counts, tuple(notes), unanswered, bool(records) and errors.total() == len(records))
 
 
@@ -118,10 +118,11 @@ def ask_until_done(
     journal: Journal,
     display: Display,
 ) -> str:
-    """Ask each question until it has its traces or `distill.samples` answers; return the reached budget limit, or "".
+    """Ask each question until it has `distill.wanted` traces or `distill.samples` answers.
 
-    `prompting` is the recipe and the style of its prompts. `question_digests` (by id) detect changed questions: earlier
-    answers in the journal to another question with the same id do not count.
+    Return the name of the budget's limit if it was reached, else "". `prompting` is the recipe and the style of its
+    prompts. `question_digests` (by id) detect changed questions: earlier answers in the journal to another question
+    with the same id do not count.
     """
     recipe, style = prompting
     options = {"temperature": cfg.temperature, cfg.token_limit: cfg.max_tokens}

@@ -105,7 +105,7 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
     Exact for up to 20 databases with a difference, else from 65,535 random flips with a fixed seed.
     """
     _, clusters = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
-    sums = np.bincount(clusters, weights=change)
+    sums = np.bincount(clusters, weights=change)  # per database
     sums = sums[np.abs(sums) > _TOLERANCE]
     observed = abs(float(sums.sum())) - _TOLERANCE
     if len(sums) <= _EXACT_DATABASES:
@@ -115,9 +115,9 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
             totals = np.concatenate((totals + value, totals - value))
         return float(np.mean(np.abs(totals) >= observed)) if len(sums) else 1.0
     rng = np.random.default_rng(0)
-    signs = (2 * rng.integers(0, 2, (_FLIPS, len(sums)), dtype=np.int8) - 1 for _ in range(_FLIP_ROUNDS))
-    hits = sum(int(np.count_nonzero(np.abs(chunk @ sums) >= observed)) for chunk in signs)
-    return (1 + hits) / (1 + _FLIPS * _FLIP_ROUNDS)
+    rounds = (2 * rng.integers(0, 2, (_FLIPS, len(sums)), dtype=np.int8) - 1 for _ in range(_FLIP_ROUNDS))
+    hits = sum(int(np.count_nonzero(np.abs(signs @ sums) >= observed)) for signs in rounds)
+    return (1 + hits) / (1 + _FLIPS * _FLIP_ROUNDS)  # the observed signs are one of the choices
 
 
 def caution(databases: int) -> str:

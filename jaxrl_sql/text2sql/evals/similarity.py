@@ -86,15 +86,15 @@ def similarity(left: Columns, right: Columns) -> float:
     """Return the similarity of two results."""
     if not left or not right:
         return 0.0
-    common = possible = 0
+    intersection = union = 0
     for name in left.keys() | right.keys():
         a, b = left.get(name), right.get(name)
         if a is None or b is None:
-            possible += (a or b or Column(Counter())).total()
+            union += (a or b or Column(Counter())).total()
             continue
         # As pandas when it concatenates two columns: one that has only NULLs is dropped if the other has floats.
         if a.is_float or b.is_float:
             a, b = (Column(Counter()) if side.values.keys() == {None} else side for side in (a, b))
-        common += (a.values & b.values).total()
-        possible += (a.values | b.values).total() + a.missing + b.missing
-    return common / possible
+        intersection += (a.values & b.values).total()
+        union += (a.values | b.values).total() + a.missing + b.missing
+    return intersection / union

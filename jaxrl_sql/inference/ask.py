@@ -121,8 +121,7 @@ def open_model(
         with _open_endpoint(policy, cfg, limits) as ask_endpoint:
             yield ask_endpoint
         return
-    # Slow to import: the errors so far are reported before.
-    from jaxrl_sql.inference.policy_client import (
+    from jaxrl_sql.inference.policy_client import (  # slow: the errors so far are reported before
         check_turns,
         make_sampling_params,
         max_answer_tokens,
@@ -133,8 +132,8 @@ def open_model(
     from jaxrl_sql.inference.prompt_lengths import PromptShortener, positions_line
     from jaxrl_sql.models.ops.rng import Purpose
 
-    data, slots = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples)
-    num_asked = 0  # the number of the next question, which also selects its random numbers
+    # `num_asked`, the number of the next question, also selects its random numbers.
+    data, slots, num_asked = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
     with (
         make_executor(limits, data.hide) as executor,
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CandidateQuery(NamedTuple):
-    """A distinct query among the answers, the number of answers with it, its votes and its outcome."""
+    """A distinct query among the answers, the number of answers with it, the votes of its result, and its outcome."""
 
     sql: str
     answers: int
@@ -41,10 +41,11 @@ class CandidateQuery(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
+    """A reply to a question: the chosen SQL and its result, the model's response with it, and all candidates.
 
-    `answers` is the number of samples. `votes` are per distinct result in descending order, empty if no SQL ran.
-    `finish_reason` is that of the chosen answer; `note` reports incomplete answers, with the setting to raise.
+    `answers` is the number of answers that were sampled. `votes` has the votes of each distinct result in descending
+    order; it is empty if no SQL ran. `finish_reason` is that of the chosen answer; `note` reports incomplete answers,
+    with the setting to raise.
     """
 
     sql: str | None
@@ -80,7 +81,9 @@ def database_example(
 ) -> Example:
     """Return an example with an empty question on a database, a SQLite file or the URL of another engine's.
 
-    `report` gets lines about tables that prompts omit. Raises InputError for a database that is absent or has no
+    The SQL runs on `db`. If `db` is a URL, prompts show the schema and values of a SQLite file: `stand_in`, or a sample
+    of the database, which is made without the tables and columns `leave_out` (`table` or `table.column`). `report` gets
+    lines about the sample and about tables that prompts omit. Raises InputError for a database that is absent or has no
     tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
     from jaxrl_sql.databases.sample.external import describe_samples, open_external
@@ -118,8 +121,7 @@ def open_model(
         with _open_endpoint(policy, cfg, limits) as ask_endpoint:
             yield ask_endpoint
         return
-    # Slow to import: the errors so far are reported before.
-    from jaxrl_sql.inference.policy_client import (
+    from jaxrl_sql.inference.policy_client import (  # slow: the errors so far are reported before
         check_turns,
         make_sampling_params,
         max_answer_tokens,
@@ -130,7 +132,8 @@ def open_model(
     from jaxrl_sql.inference.prompt_lengths import PromptShortener, positions_line
     from jaxrl_sql.models.ops.rng import Purpose
 
-    data, slots, number = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
+    # `num_asked`, the number of the next question, also selects its random numbers.
+    data, slots, num_asked = policy.data, min(cfg.max_num_seqs, concurrency * cfg.samples), 0
     with (
         make_executor(limits, data.hide) as executor,
         open_policy_client(policy, executor, slots, Purpose.EVAL, max_answer_tokens(cfg.sampling)) as client,
@@ -141,8 +144,8 @@ def open_model(
         shortening = PromptShortener(data, lambda data: style_for(policy.recipe, data, tokenizer), tokenizer)
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
-            nonlocal number
-            examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
+            nonlocal num_asked
+            examples = [replace(question, uid=f"question {num_asked + i}") for i, question in enumerate(questions)]
             pairs = _make_prompts(client, examples, shortening)
             if not pairs:
                 return []
@@ -150,15 +153,15 @@ def open_model(
             free_positions = positions - len(longest_prompt.token_ids)
             fitted = sampling.within(free_positions)  # interactive use: truncate rather than refuse
 
-            def no_room() -> str:
+            def explain_positions() -> str:
                 return positions_line(longest_example, positions, sampling.longest, shortening)
 
             if free_positions < 1:
-                raise InputError(no_room())
-            answered = sample_answers(client, pairs, fitted, number, cfg.sampling.turns)
-            number += len(pairs)
-            is_cut = any("length" in answer.finish_reasons for answer in answered)
-            limit = no_room() if is_cut and fitted.longest < sampling.longest else ""
+                raise InputError(explain_positions())
+            answered = sample_answers(client, pairs, fitted, num_asked, cfg.sampling.turns)
+            num_asked += len(pairs)
+            is_truncated = any("length" in answer.finish_reasons for answer in answered)
+            limit = explain_positions() if is_truncated and fitted.longest < sampling.longest else ""
             if error := next((answer.error for answer in answered if answer.error), ""):
                 raise InputError(f"not answered: {error}")
             return [
@@ -187,7 +190,10 @@ def _make_prompts(
 
 @contextmanager
 def _open_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> Iterator[Ask]:
-    """Open the endpoint of the section `evaluate` and yield a function that asks it; answers are not saved."""
+    """Open the endpoint of the section `evaluate`, and yield a function that asks it.
+
+    Answers are not saved: their journal is in a temporary folder.
+    """
     from jaxrl_sql.inference.endpoint_client import endpoint_answers
     from jaxrl_sql.text2sql.recipes import find_recipe
 
@@ -243,7 +249,10 @@ class Asker:
 def choose_reply(
     executor: Executor, example: Example, answered: QuestionAnswers, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
-    """Run the SQL of the answers and choose one; `limit` is the reason of truncation at the model's positions."""
+    """Run the SQL of the answers and choose one by vote.
+
+    `limit` explains a truncation at the model's maximum number of positions ("": answers were not limited by it).
+    """
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
 
     ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
@@ -267,7 +276,10 @@ def choose_reply(
 
 
 def _finish_note(answered: QuestionAnswers, index: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
-    """Return the finish reason of answer `index`, and a line on incomplete answers: this one, or else the others."""
+    """Return the finish reason of answer `index`, and a line on incomplete answers.
+
+    The line is about answer `index` if that is incomplete, otherwise about the others; "" if all are complete.
+    """
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 
     reasons = answered.finish_reasons

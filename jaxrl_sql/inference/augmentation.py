@@ -1,4 +1,10 @@
-"""Augment a set: correct golds, reword questions, insert rows, and add tables of other databases."""
+"""Augment a set: correct golds, reword questions, insert rows, and add tables of other databases.
+
+A gold is a question's reference query. Golds and questions are corrected and reworded by an endpoint's model. Then each
+database is copied and changed. A step on a database is `fill`, which inserts rows for golds without result rows, or
+`distract`, which adds tables of other databases of the set, the donors. `work.jsonl` is the journal: the repeated
+command resumes from it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,7 @@ _CHUNK = 64
 
 
 class _Context(NamedTuple):
-    """The common inputs of the steps on a database."""
+    """The common inputs of the steps on a database; `session` asks the endpoint's model (None: no endpoint)."""
 
     cfg: AugmentSettings
     seed: int
@@ -44,7 +50,10 @@ class _Context(NamedTuple):
 
 
 class AugmentResult(NamedTuple):
-    """The counts of changed and dropped questions, the folder, and the reached limit as `Budget.reached_limit`."""
+    """The counts of changed and dropped questions, and the output folder.
+
+    `reached_limit` is the limit of the endpoint's budget that was reached, or "".
+    """
 
     counts: Mapping[str, int]
     out: Path
@@ -64,13 +73,13 @@ def augment(
     `teacher` is the endpoint; `filters` apply to the golds and texts of the augmented set.
     """
     out = Path(cfg.out)
-    _refuse_strange_folder(out)
+    _refuse_foreign_folder(out)
     loaded = sqlite_questions(data, limits.databases)
-    examples, dropped = _with_golds(data, loaded)
+    examples, dropped = _select_with_golds(data, loaded)
     with (
         Journal(out / "work.jsonl", copy_settings(cfg, seed, data, limits, teacher, loaded.examples)) as journal,
         make_executor(limits, data.hide) as executor,
-        correspondence(teacher, journal) if _asks(cfg) else nullcontext() as session,
+        correspondence(teacher, journal) if _uses_endpoint(cfg) else nullcontext() as session,
     ):
         examples, changes, failed = correct(session, executor, examples, cfg.correct)
         failed_changes = {uid: f"correct: {reason}" for uid, reason in failed.items()} if cfg.correct else {}
@@ -81,19 +90,20 @@ def augment(
             by_database.setdefault(example.db_id, []).append(example)
         donors = [Donor(db_id, questions[0].db_path) for db_id, questions in by_database.items()]
         context = _Context(cfg, seed, executor, session, donors)
-        done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
+        finished = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
-            record = done.get(donor.db_id)
-            if record is None or not _target(out, donor.db_id).is_file():
+            record = finished.get(donor.db_id)
+            if record is None or not _database_path(out, donor.db_id).is_file():
                 record = augment_database(context, donor, by_database[donor.db_id])
-                # Requests that an exhausted budget prevented are sent when the command is repeated.
+                # Failures after the budget was spent are not final: the repeated command tries this database again.
                 if not (session and session.spent and record["left"]):
                     journal.add(record)
             changes += [Change(entry.pop("step"), entry.pop("id"), entry) for entry in map(dict, record["changes"])]
             failed_changes |= {failure["id"]: f"{failure['step']}: {failure['reason']}" for failure in record["left"]}
         write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
         moved = [
-            dataclasses.replace(example, db_path=str(_target(out, example.db_id)), suite=()) for example in examples
+            dataclasses.replace(example, db_path=str(_database_path(out, example.db_id)), suite=())
+            for example in examples
         ]
         remaining, filtered = _filter(moved, executor, filters)
         dropped += filtered
@@ -101,7 +111,7 @@ def augment(
     return AugmentResult(counts, out, session.endpoint.budget.reached_limit if session and session.spent else "")
 
 
-def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:
+def _select_with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:
     """Return the questions with a gold, and the dropped ones.
 
     Raises InputError for hidden columns that no database has, for questions on a server, and for duplicate database
@@ -147,15 +157,15 @@ def copy_settings(
     select = data.select
     chosen = {"data.select.include_ids": select.include_ids, "data.select.limit_train": select.limit_train}
     settings = {"questions": set_digest(examples), "seed": seed} | chosen | values_of(cfg, "augment", ("out",))
-    return fingerprint(settings | (teacher_settings(teacher) if _asks(cfg) else {}), data, limits)
+    return fingerprint(settings | (teacher_settings(teacher) if _uses_endpoint(cfg) else {}), data, limits)
 
 
-def _asks(cfg: AugmentSettings) -> bool:
+def _uses_endpoint(cfg: AugmentSettings) -> bool:
     """Return whether any step uses the endpoint."""
     return bool(cfg.correct or cfg.reword or cfg.fill_tries)
 
 
-def _refuse_strange_folder(out: Path) -> None:
+def _refuse_foreign_folder(out: Path) -> None:
     """Raise InputError for an output folder with other files, such as the set itself."""
     if out.exists() and not out.is_dir():
         raise InputError(f"augment.out: {out} is not a folder")
@@ -163,14 +173,14 @@ def _refuse_strange_folder(out: Path) -> None:
         raise InputError(f"augment.out: {out} is not empty and has no work.jsonl; choose another folder")
 
 
-def _target(out: Path, db_id: str) -> Path:
+def _database_path(out: Path, db_id: str) -> Path:
     return out / "databases" / db_id / f"{db_id}.sqlite"
 
 
 def augment_database(context: _Context, donor: Donor, examples: Sequence[Example]) -> Record:
-    """Copy and change one database; return the changes and the failures as a record."""
+    """Copy and change one database; return the changes and the failures (`left`) as a record of the journal."""
     cfg = context.cfg
-    target = _target(Path(cfg.out), donor.db_id)
+    target = _database_path(Path(cfg.out), donor.db_id)
     scratch = target.with_suffix(".part")
     copy_database(Path(donor.path), scratch)
     rng = random.Random(f"{context.seed}/{donor.db_id}")
@@ -185,8 +195,8 @@ def augment_database(context: _Context, donor: Donor, examples: Sequence[Example
     return {"step": "database", "id": donor.db_id, "changes": [change.record() for change in changes], "left": rejected}
 
 
-def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return (status, columns, rows) of queries, without the messages of failures."""
+def _run_queries(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Run queries and return (status, columns, rows) of each, without the messages of failures."""
     results: list[tuple[Any, ...]] = []
     for start in range(0, len(sqls), _CHUNK):
         outcomes = execute_all(executor, [(str(path), sql) for sql in sqls[start : start + _CHUNK]])
@@ -200,13 +210,17 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
 def _fill_empty_golds(
     context: _Context, path: Path, examples: Sequence[Example], rng: random.Random, rejected: list[dict[str, str]]
 ) -> list[Change]:
-    """Insert rows for golds without result rows; all are reverted if a gold has no rows afterwards."""
+    """Insert rows for golds without result rows, and append the golds without a solution to `rejected`.
+
+    By `augment.fill`, results that are trivial (a single row of only 0 and NULL) count as empty, too. All rows are
+    removed again if a gold has no result rows afterwards.
+    """
     cfg = context.cfg
 
     def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
         return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
 
-    results = _results(context.executor, path, [example.gold_sql for example in examples])
+    results = _run_queries(context.executor, path, [example.gold_sql for example in examples])
     empty_golds = [
         example
         for example, (status, _, rows) in zip(examples, results, strict=True)
@@ -219,37 +233,38 @@ def _fill_empty_golds(
     ]
     if not empty_golds:
         return []
-    before = path.with_suffix(".before")
-    shutil.copyfile(path, before)
+    backup = path.with_suffix(".before")
+    shutil.copyfile(path, backup)
     changes: list[Change] = []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         connection.execute("PRAGMA synchronous = OFF")
         schema = read_schema(path)
         for example in empty_golds:
-            others = [sql for sql in nonempty_golds if sql != example.gold_sql]
-            change = fill(connection, schema, example.uid, example.gold_sql, others, rng, is_enough)
-            for number in range(cfg.fill_tries if context.session else 0):
+            other_golds = [sql for sql in nonempty_golds if sql != example.gold_sql]
+            # A Change, or the reason why there is no solution.
+            change = fill(connection, schema, example.uid, example.gold_sql, other_golds, rng, is_enough)
+            for attempt in range(cfg.fill_tries if context.session else 0):
                 if isinstance(change, Change):
                     break
                 assert context.session is not None
-                requests = [(example.uid, rows_prompt(example, change if number else ""))]
-                for uid, script, error in context.session.ask("fill", number, requests):
-                    change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
+                requests = [(example.uid, rows_prompt(example, change if attempt else ""))]
+                for uid, script, error in context.session.ask("fill", attempt, requests):
+                    change = error or fill_by(connection, uid, example.gold_sql, other_golds, script, is_enough)
             if isinstance(change, Change):
                 changes.append(change)
                 nonempty_golds.append(example.gold_sql)
             else:
                 rejected.append({"step": "fill", "id": example.uid, "reason": change})
-    after = _results(context.executor, path, list(dict.fromkeys(nonempty_golds)))
-    if not all(status == "ok" and rows for status, _, rows in after):
-        before.replace(path)
+    results_after = _run_queries(context.executor, path, list(dict.fromkeys(nonempty_golds)))
+    if not all(status == "ok" and rows for status, _, rows in results_after):
+        backup.replace(path)
         rejected += [
             {"step": "fill", "id": change.id, "reason": "a gold returned no rows after the insertions"}
             for change in changes
         ]
         return []
-    before.unlink()
+    backup.unlink()
     return changes
 
 
@@ -261,25 +276,25 @@ def _add_distractors(
     rng: random.Random,
     rejected: list[dict[str, str]],
 ) -> list[Change]:
-    """Add tables; they are reverted if the result of a gold changes."""
+    """Add tables of the other databases; they are removed again if the result of a gold changes."""
     cfg = context.cfg
     sqls = [sql for example in examples for sql in (example.gold_sql, *example.other_golds)]
-    results = _results(context.executor, path, sqls)
-    before = path.with_suffix(".before")
-    shutil.copyfile(path, before)
+    results = _run_queries(context.executor, path, sqls)
+    backup = path.with_suffix(".before")
+    shutil.copyfile(path, backup)
     with closing(sqlite3.connect(path, uri=True)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         changes = add_tables(
             connection, donor.db_id, read_schema(path), context.donors, cfg.distractors, cfg.distractor_rows, rng,
             by_similarity=cfg.distractors_from == "alike",
         )  # fmt: skip
-    if _results(context.executor, path, sqls) != results:
-        before.replace(path)
+    if _run_queries(context.executor, path, sqls) != results:
+        backup.replace(path)
         rejected.append(
             {"step": "distract", "id": donor.db_id, "reason": "the result of a gold changed with the tables"}
         )
         return []
-    before.unlink()
+    backup.unlink()
     return changes
 
 
@@ -292,7 +307,7 @@ def write(
 ) -> dict[str, int]:
     """Write the questions and the files about them; return the counts."""
     corrected = {change.id: change.details["was"] for change in changes if change.step == "correct"}
-    write_lines(out / "questions.jsonl", [_line(example, corrected) for example in remaining])
+    write_lines(out / "questions.jsonl", [_question_record(example, corrected) for example in remaining])
     write_lines(out / "changes.jsonl", [change.record() for change in changes])
     write_lines(
         out / "dropped.jsonl",
@@ -319,5 +334,6 @@ def write(
     return counts
 
 
-def _line(example: Example, corrected: Mapping[str, str]) -> Record:
+def _question_record(example: Example, corrected: Mapping[str, str]) -> Record:
+    """Return the line of a question, with its former gold (`was`) if it was corrected."""
     return plain_record(example) | ({"was": corrected[example.uid]} if corrected.get(example.uid) else {})

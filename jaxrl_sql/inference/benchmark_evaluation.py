@@ -1,4 +1,9 @@
-"""Evaluate on benchmarks: generate or read predictions in parts, judge them, and write the files."""
+"""Evaluate on benchmarks: generate or read predictions in parts, judge them, and write the files.
+
+To judge an answer is to run its SQL and the gold (the question's reference query), and to compare their rows by rules.
+A run answers all questions once; `evaluate.runs` is the number of runs. Each run is divided into parts, after which the
+records of judged questions are saved in a journal, so that the repeated command resumes.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +44,15 @@ from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
-# Answers that are sampled, or predictions that are judged, between writes: a killed run loses at most these.
-_ANSWERS, _MAX_QUESTIONS, _MIN_QUESTIONS = 1024, 128, 8
-_TICKS = 8
+# The number of answers in a part, and its bounds as a number of questions: a killed run loses at most one part.
+_ANSWERS_PER_PART, _MAX_QUESTIONS, _MIN_QUESTIONS = 1024, 128, 8
+# Progress updates of the display per part.
+_UPDATES_PER_PART = 8
 # Files of other commands' folders, which may also contain names that this command writes.
-_OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
+_OTHER_COMMANDS_FILES = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
-class EvaluationChunk(NamedTuple):
+class EvaluationPart(NamedTuple):
     """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
     set_index: int
@@ -56,14 +62,15 @@ class EvaluationChunk(NamedTuple):
 
 
 # Answers a part's questions; the callback gets (number of answers, total).
-Answer = Callable[[BenchmarkSet, EvaluationChunk, Callable[[int, int], None]], list[QuestionAnswers]]
+Answer = Callable[[BenchmarkSet, EvaluationPart, Callable[[int, int], None]], list[QuestionAnswers]]
 
 
 class EvaluationResult(NamedTuple):
-    """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
+    """A finished evaluation: the metrics of each set, those of all sets together (`numbers`), and the records.
 
-    `warnings` are lines on incomplete answers and on questions of the training. `speed` holds the numbers of
-    `speed.json`, or None if no model answered in this call. `files` are the written ones.
+    There is a record per question and run. `warnings` are lines on incomplete answers, and on questions that the model
+    was trained on. `speed` has the content of `speed.json`, or None if no model answered in this call. `files` are the
+    written ones.
     """
 
     sets: list[BenchmarkMetrics]
@@ -84,9 +91,9 @@ def evaluate(
 ) -> EvaluationResult:
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
-    `config_text` is the content of its `config.yaml`, `display_kind` the display as `run.display`. `memory` has
-    questions and predictions in place of files. Raises InputError for invalid input, and OSError if a file cannot be
-    written.
+    `limits` are those of the executor. `config_text` becomes the content of `config.yaml`, and `display_kind` is a
+    value of `run.display`. `memory` has questions and predictions in place of files. Raises InputError for invalid
+    input, and OSError if a file cannot be written.
     """
     out, hide = Path(cfg.out), policy.data.hide
     speed = Speed()
@@ -108,7 +115,7 @@ def evaluate(
         timer = timing_executor(executor) if any({*SPEED_RULES} & {*eval_set.rules} for eval_set in sets) else None
         with timer or nullcontext():
             answers = _open_answers(policy, cfg, settings, sets, executor, display)
-            records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
+            records = collect_records(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
         for index, eval_set in enumerate(sets):
             files += write_predictions(out, executor, sets, eval_set, records[index, 0])
@@ -123,8 +130,8 @@ def evaluate(
         for index, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
-    numbers = merge_metrics(results)
-    write(out, lines, numbers)
+    metrics = merge_metrics(results)
+    write(out, lines, metrics)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     if checkpoint := policy.model.checkpoint:
         trained = [trained_warning(eval_set.name, eval_set.examples, checkpoint) for eval_set in sets]
@@ -133,13 +140,16 @@ def evaluate(
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(speed_metrics, indent=2) + "\n", encoding="utf-8")
         files.append(out / SPEED)
-    return EvaluationResult(results, numbers, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
+    return EvaluationResult(results, metrics, lines, warnings, speed_metrics, [*files, out / RECORDS, out / METRICS])
 
 
 def answer_settings(
     policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[BenchmarkSet]
 ) -> Record:
-    """Return the settings of the journal: the same folder with other settings is refused."""
+    """Return the settings that answers and their scores depend on.
+
+    A journal with other settings in the output folder is an error.
+    """
     excluded = {
         "data",
         "predictions",
@@ -169,11 +179,14 @@ def answer_settings(
 
 
 def judge_settings(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Record:
-    """Return further settings of records: with several samples, answers are judged only by the benchmark's rule."""
+    """Return further settings of records: the rules, if there are several samples.
+
+    Each sample is then judged only by its set's rule, so the records of another rule cannot be reused.
+    """
     return {"own": {eval_set.name: eval_set.rule for eval_set in sets}} if cfg.samples > 1 else {}
 
 
-def gather(
+def collect_records(
     cfg: EvaluateSettings,
     sets: Sequence[BenchmarkSet],
     answers: AbstractContextManager[Answer],
@@ -185,11 +198,12 @@ def gather(
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples.
 
-    Records of the journal are reused, except those without a verdict; `answers` is opened if others are missing.
+    Records of the journal are reused, except those without a verdict. `answers` yields the function that answers
+    questions, and is opened only if records are missing. `timer` is the executor that measures speed, if a rule does.
     """
     judged_records = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     finished = {(record["set"], record["run"], record["id"]): record for record in judged_records}
-    parts = [*parts_of(cfg, sets)]
+    parts = [*divide_into_parts(cfg, sets)]
     names = [eval_set.name for eval_set in sets]
     pending = [
         part
@@ -207,7 +221,7 @@ def gather(
             part_set = sets[part.set_index]
             answered = _answer_part(answer, part_set, part, len(finished), display, speed) if answer else []
             with display.task("judging", len(answered), "questions", is_announced=False) as on_progress:
-                records = _make_judging(cfg, executor, part_set, timer).records(part.examples, answered, on_progress)
+                records = _make_judge(cfg, executor, part_set, timer).records(part.examples, answered, on_progress)
             for record in records:
                 key = (part_set.name, part.run, record["id"])
                 if key not in finished:
@@ -226,15 +240,15 @@ def gather(
 
 
 def _answer_part(
-    answer: Answer, eval_set: BenchmarkSet, part: EvaluationChunk, before: int, display: Display, speed: Speed
+    answer: Answer, eval_set: BenchmarkSet, part: EvaluationPart, before: int, display: Display, speed: Speed
 ) -> list[QuestionAnswers]:
-    """Answer a part's questions and show the progress; `before` questions were answered earlier."""
+    """Answer a part's questions and show the progress; `before` is the number of questions answered earlier."""
     size, start_time = len(part.examples), time.perf_counter()
     with display.task(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_announced=False) as advance:
 
         def on_progress(answers: int, total: int) -> None:
             advance(answers * size // total)
-            if answers % -(-total // _TICKS) == 0:
+            if answers % -(-total // _UPDATES_PER_PART) == 0:
                 display.update(before + answers * size // total, {"phase": "answering"})
 
         answered = answer(eval_set, part, on_progress)
@@ -242,30 +256,31 @@ def _answer_part(
     return answered
 
 
-def _make_judging(
+def _make_judge(
     cfg: EvaluateSettings, executor: Executor, eval_set: BenchmarkSet, timer: Executor | None
 ) -> AnswerJudge:
-    """Return the judging options of a set."""
+    """Return the judge of a set's answers."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
     return AnswerJudge(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationChunk]:
+def divide_into_parts(cfg: EvaluateSettings, sets: Sequence[BenchmarkSet]) -> Iterator[EvaluationPart]:
     """Yield the parts of the work in order, independent of finished ones.
 
     The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
     """
-    max_questions = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS // cfg.samples))
+    max_questions = max(_MIN_QUESTIONS, min(_MAX_QUESTIONS, _ANSWERS_PER_PART // cfg.samples))
     for index, eval_set in enumerate(sets):
         count, size = -(-len(eval_set.examples) // max_questions), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield EvaluationChunk(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
+                yield EvaluationPart(index, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
 def _running_accuracy(
     sets: Sequence[BenchmarkSet], finished: Mapping[tuple[str, int, str], Record]
 ) -> dict[str, float]:
+    """Return the accuracy of each set over the questions that are finished, for the display."""
     rules, scores = {eval_set.name: eval_set.rule for eval_set in sets}, dict[str, list[float]]()
     for (name, _, _), record in finished.items():
         scores.setdefault(name, []).append(record["scores"].get(rules[name], 0.0))
@@ -308,7 +323,7 @@ def _open_answers(
 
 def _make_folder(out: Path, predictions: Sequence[str]) -> None:
     """Create the output folder; raises InputError if it has another command's files or the predictions."""
-    others = [name for name in _OTHERS if (out / name).exists()]
+    others = [name for name in _OTHER_COMMANDS_FILES if (out / name).exists()]
     if others:
         raise InputError(f"--out {out} has {others[0]} of another command: name a separate folder")
     if not (out / JOURNAL).exists() and any(
@@ -350,12 +365,12 @@ def record_lines(sets: Sequence[BenchmarkSet], records: Mapping[tuple[int, int],
     return lines
 
 
-def write(out: Path, lines: Sequence[Record], numbers: Mapping[str, float]) -> None:
-    """Write the records, then the numbers."""
+def write(out: Path, lines: Sequence[Record], metrics: Mapping[str, float]) -> None:
+    """Write the records, then the metrics, whose file marks a finished evaluation."""
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     (out / RECORDS).write_text(text, encoding="utf-8")
     scratch = out / f"{METRICS}.tmp"
-    scratch.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    scratch.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     scratch.replace(out / METRICS)
 
 

@@ -1,4 +1,9 @@
-"""The benchmarks of an evaluation: their questions, the selection, and the rules for judging answers."""
+"""The benchmarks of an evaluation: their questions, the selection, and the rules for judging answers.
+
+A rule compares the rows of an answer with those of the gold, the reference query. `bird` compares them as sets, as
+BIRD's script does. `refined` compares them as multisets, with the cells of each row sorted. `test_suite` compares them
+as Spider's script does, on the question's own database, and `suite` also on further databases with other rows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,8 @@ from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmar
 from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, InputError
 
-_RULES = ("bird", "refined", "test_suite")
+# Rules that every evaluation reports unless `evaluate.rules` is set.
+_DEFAULT_RULES = ("bird", "refined", "test_suite")
 
 
 class InMemoryData(NamedTuple):
@@ -36,7 +42,11 @@ class InMemoryData(NamedTuple):
 
 
 class BenchmarkSet(NamedTuple):
-    """A benchmark in an evaluation: its name, examples, rules, counts and predictions."""
+    """A benchmark in an evaluation: its name, the selected `examples`, and the predictions `sqls` by id, if any.
+
+    `rule` decides the accuracy: the setting `evaluate.rule`, or the benchmark's own rule. `rules` are all rules that
+    are reported, including `rule`. `counts` are those of questions and predictions without a counterpart.
+    """
 
     name: str
     benchmark: Benchmark
@@ -59,7 +69,8 @@ def open_sets(
 ) -> list[BenchmarkSet]:
     """Load the benchmarks and any predictions; lines for the user are appended to `notes`.
 
-    `hide` are the hidden columns (`data.hide`), `database` is that of a user's questions (`data.database`).
+    `hide` are the hidden columns (`data.hide`), which prompts omit and queries cannot read. `database` is the database
+    of questions whose file names none (`data.database`). `memory` has questions and predictions that replace files.
     `on_progress` is called with the number of loaded sets.
     """
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
@@ -139,7 +150,7 @@ def _make_set(
             dataclasses.replace(example, suite=example.suite or (example.database,)) for example in examples
         )
     rule = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
-    rules = tuple(dict.fromkeys((*(cfg.rules or [*_RULES, *(["suite"] if has_suite else [])]), rule)))
+    rules = tuple(dict.fromkeys((*(cfg.rules or [*_DEFAULT_RULES, *(["suite"] if has_suite else [])]), rule)))
     check_rules(rules)
     return BenchmarkSet(name, benchmark, examples, rule, rules, counts, sqls)
 

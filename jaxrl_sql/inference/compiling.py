@@ -21,7 +21,8 @@ _WAIT_S = 5.0
 def record_compilations(compile_stats: CompileStats, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Update `compile_stats` during the context; a program is recorded when it is lowered, just before its compilation.
 
-    After a compilation shapes have changed, so freed memory is released.
+    A program is compiled when arrays have new shapes, and buffers of the previous shapes are freed. So after each
+    compilation the memory that the process has freed is returned to the system.
     """
 
     def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -46,10 +47,11 @@ def drop_programs(compile_stats: CompileStats) -> bool:
 
     XLA maps a CPU program in many parts: a program of 18 layers takes 1,500 of 65,530 mappings, and beyond the limit
     the process dies. Programs that are still needed are compiled again, or read from `run.compilation_cache`. Every
-    process must call it between steps; all processes drop their programs together, so that none waits long for another.
+    process must call this function between steps. All processes drop their programs together, so that none waits long
+    for another. Returns whether programs were dropped.
 
-    If a step alone takes nearly the limit, it must not compile each time: the mappings after a drop count as needed,
-    and programs may then take half of the rest.
+    If the programs of a single step take nearly the limit, they must not be dropped after each step. So the mappings at
+    the first check after a drop count as needed, and other programs may take half of the rest before the next drop.
     """
     if not any(exchange([_is_crowded(compile_stats)])):
         return False
@@ -59,22 +61,23 @@ def drop_programs(compile_stats: CompileStats) -> bool:
 
 
 def _is_crowded(compile_stats: CompileStats) -> bool:
+    """Return whether programs take the share `drop_share` of the memory mappings, checked after new compilations."""
     if compile_stats.programs == compile_stats.checked_programs:
         return False
-    compile_stats.checked_programs, num_mappings = compile_stats.programs, used_mapping_share()
+    compile_stats.checked_programs, used_share = compile_stats.programs, used_mapping_share()
     if compile_stats.is_dropped:
         compile_stats.drop_share, compile_stats.is_dropped = (
-            max(compile_stats.drop_share, (1 + num_mappings) / 2),
+            max(compile_stats.drop_share, (1 + used_share) / 2),  # halfway between the used share and all mappings
             False,
         )
-    return num_mappings >= compile_stats.drop_share
+    return used_share >= compile_stats.drop_share
 
 
 @contextmanager
 def report_compilations(note: Callable[[str], object], wait_s: float = _WAIT_S) -> Iterator[CompileStats]:
     """Call `note` with a line for each program whose compilation takes over `wait_s` seconds; yield the counts.
 
-    It is for commands without a display, which shows compilations itself.
+    It is for commands without a display; a display shows compilations itself.
     """
     compile_stats = CompileStats()
     timer: threading.Timer | None = None

@@ -1,4 +1,9 @@
-"""Distillation: ask a teacher endpoint for each training question's SQL, and save right answers as traces."""
+"""Distillation: ask a teacher endpoint for each training question's SQL, and save right answers as traces.
+
+The teacher is a model behind a server. A trace is the reasoning and the SQL of a right answer, a target of supervised
+learning. An answer is right by BIRD's comparison: its rows equal the gold's (the reference query's) as a set. A recipe
+is the prompt and the parsing of a published system.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from jaxrl_sql.runtime.endpoint import Endpoint, EndpointAnswer, make_budget, op
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
-from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
+from jaxrl_sql.text2sql.evals.endings import incomplete_warning, truncation_cause
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.prompts import message_texts
@@ -35,6 +40,7 @@ from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.types import TRUNCATED_REASONS, Example, Fields, Record
 
+# Verdicts on answers, see `judge`.
 RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
 
 
@@ -58,7 +64,7 @@ def distill(
     display_kind: str,
     warn: Callable[[str], object],
 ) -> DistillResult:
-    """Ask the teacher until every question has its traces or `distill.samples` answers, and write the files."""
+    """Ask the teacher until each question has `distill.wanted` traces or `distill.samples` answers; write the files."""
     out, recipe = Path(cfg.out), find_recipe(recipe_name)
     style = recipe.endpoint_style(data)
     loaded = sqlite_questions(data, limits.databases)
@@ -79,20 +85,20 @@ def distill(
         if changed := describe_changes(journal.records, question_digests):
             warn(changed)
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
-            spent = ask_until_done(
+            reached_limit = ask_until_done(
                 endpoint, executor, (recipe, style), examples, question_digests, cfg, journal, display
             )
         records = select_unchanged(journal.records, question_digests)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
-        cause = cut_at(f"distill.max_tokens={cfg.max_tokens}")
+        cause = truncation_cause(f"distill.max_tokens={cfg.max_tokens}")
         notes.append(incomplete_warning(int(counts["truncated"]), len(records), cause))
-    if spent:
-        notes.append(f"distill.{spent} is reached; a larger number continues")
+    if reached_limit:
+        notes.append(f"distill.{reached_limit} is reached; a larger number continues")
     errors = Counter(record["error"] for record in records if record["verdict"] == FAILED)
-    common = (f"{count} because of: {error}" for error, count in errors.most_common(1))
-    unanswered = "".join(f"not answered: {errors.total()}, of which {line}" for line in common)
+    most_common = (f"{count} because of: {error}" for error, count in errors.most_common(1))
+    unanswered = "".join(f"not answered: {errors.total()}, of which {line}" for line in most_common)
     return DistillResult(counts, tuple(notes), unanswered, bool(records) and errors.total() == len(records))
 
 
@@ -112,24 +118,26 @@ def ask_until_done(
     journal: Journal,
     display: Display,
 ) -> str:
-    """Ask each question until it has its traces or `distill.samples` answers; return the reached budget limit, or "".
+    """Ask each question until it has `distill.wanted` traces or `distill.samples` answers.
 
-    `question_digests` detect changed questions: answers to other questions with the same ids do not count.
+    Return the name of the budget's limit if it was reached, else "". `prompting` is the recipe and the style of its
+    prompts. `question_digests` (by id) detect changed questions: earlier answers in the journal to another question
+    with the same id do not count.
     """
     recipe, style = prompting
     options = {"temperature": cfg.temperature, cfg.token_limit: cfg.max_tokens}
-    unreached: set[str] = set()
+    failed_ids: set[str] = set()
     records = select_unchanged(journal.records, question_digests)
     answered, shown_every = {record["id"] for record in records}, max(len(examples) // 100, 1)
     try:
-        while pending := find_unanswered(examples, records, cfg, unreached):
+        while pending := find_unanswered(examples, records, cfg, failed_ids):
             requests = ((example, messages(example, style)) for example in pending)
             for example, answer in endpoint.ask_all(requests, **options):
                 record = {**judge(executor, recipe, style, example, answer), "asked": question_digests[example.uid]}
                 journal.add(record)
                 records.append(record)
                 if record["verdict"] == FAILED:
-                    unreached.add(example.uid)
+                    failed_ids.add(example.uid)
                 if example.uid not in answered and (len(answered) + 1) % shown_every == 0:
                     display.update(len(answered) + 1, endpoint.budget.as_metrics())
                 answered.add(example.uid)
@@ -139,15 +147,18 @@ def ask_until_done(
 
 
 def find_unanswered(
-    examples: Sequence[Example], records: Sequence[Fields], cfg: DistillSettings, unreached: Collection[str]
+    examples: Sequence[Example], records: Sequence[Fields], cfg: DistillSettings, failed_ids: Collection[str]
 ) -> list[Example]:
-    """Return the questions to ask again: too few right answers, too few answers, and not in `unreached`."""
+    """Return the questions to ask again.
+
+    These have too few right answers, fewer answers than `distill.samples`, and no failed request in this call.
+    """
     answered = Counter(record["id"] for record in records if record["verdict"] != FAILED)
     right = Counter(record["id"] for record in records if record["verdict"] == RIGHT)
     return [
         example
         for example in examples
-        if right[example.uid] < cfg.wanted and answered[example.uid] < cfg.samples and example.uid not in unreached
+        if right[example.uid] < cfg.wanted and answered[example.uid] < cfg.samples and example.uid not in failed_ids
     ]
 
 
@@ -159,35 +170,37 @@ def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
 def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: EndpointAnswer) -> Record:
     """Run the SQL of an answer and return its record; the verdict is `right`, `wrong`, `failed` or a status.
 
-    `failed` is an answer without SQL or a verdict. A right answer is `malformed` if its reasoning quotes tags or fences
-    (a training target of it would be parsed differently), and `truncated` at the token limit; both are no targets. The
-    reasoning is the server's separate field, else that in the answer in the recipe's form.
+    `failed` means that the request failed, or that the database did, so that it may be repeated. A right answer is
+    `malformed` if its reasoning quotes tags or fences, because a training target of it would be parsed differently. It
+    is `truncated` if it reached the token limit. Neither becomes a target. The reasoning is the server's separate
+    field, else that in the answer in the recipe's form.
     """
-    about = {"id": example.uid, **answer.spent._asdict()}
+    common_fields = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
-        return {**about, "verdict": FAILED, "error": answer.error}
-    reading = recipe.parse(with_opened_thought(answer.text), style)
-    (judgement,) = score_predictions(executor, [example], [reading.sql])
+        return {**common_fields, "verdict": FAILED, "error": answer.error}
+    parsed = recipe.parse(with_opened_thought(answer.text), style)
+    (judgement,) = score_predictions(executor, [example], [parsed.sql])
     if not judgement.is_judged:
-        return {**about, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}
+        return {**common_fields, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}
     verdict = RIGHT if judgement.is_right("bird") else "wrong" if judgement.executes else judgement.status
-    reasoning = (answer.reasoning or reading.think).strip()
+    reasoning = (answer.reasoning or parsed.think).strip()
     if verdict == RIGHT and answer.finish_reason in TRUNCATED_REASONS:
         verdict = TRUNCATED
-    elif verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
+    elif verdict == RIGHT and not is_teachable(recipe, example, reasoning, parsed.sql or ""):
         verdict = MALFORMED
-    answer_fields = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
-    return {**about, "verdict": verdict, **answer_fields, **({} if verdict == RIGHT else {"text": answer.text})}
+    answer_fields = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": parsed.sql}
+    return {**common_fields, "verdict": verdict, **answer_fields, **({} if verdict == RIGHT else {"text": answer.text})}
 
 
 def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> bool:
-    """Return whether a trace in the form of supervised learning, with either reasoning tag, is parsed back unchanged.
+    """Return whether a trace as a target of supervised learning is parsed back to the same SQL.
 
-    Without reasoning only the SQL must match, because the form of some systems requires reasoning.
+    It must be with the recipe's own tag of reasoning, and with `<think>`, the tag of reasoning models. It must also be
+    well formed, except without reasoning, because the form of some systems requires reasoning.
     """
     trace = dataclasses.replace(example, reasoning=reasoning, demonstration=sql)
-    readings = [recipe.read(recipe.target_response(trace, thinks=thinks)) for thinks in (False, True)]
-    return all(back.sql == sql and (back.well_formed or not reasoning) for back in readings)
+    parsed_targets = [recipe.read(recipe.target_response(trace, thinks=thinks)) for thinks in (False, True)]
+    return all(parsed.sql == sql and (parsed.well_formed or not reasoning) for parsed in parsed_targets)
 
 
 def write(
@@ -211,8 +224,8 @@ def write(
         traces += [{**{name: record[name] for name in fields}, "model": cfg.model} for record in right]
         if not right:
             last = answers[-1] if answers else {"verdict": "not asked"}
-            brief = [{name: answer[name] for name in reported_fields if name in answer} for answer in answers]
-            rejected.append({"id": uid, "reason": last["verdict"], "answers": brief})
+            summaries = [{name: answer[name] for name in reported_fields if name in answer} for answer in answers]
+            rejected.append({"id": uid, "reason": last["verdict"], "answers": summaries})
     counts: dict[str, float] = {
         "questions": len(examples) + len(dropped),
         "traces": len(traces),

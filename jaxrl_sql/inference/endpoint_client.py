@@ -1,8 +1,9 @@
-"""A client of a model behind an endpoint: a question is a chat, with further turns if the recipe has them.
+"""A client of a model behind an endpoint, a server with OpenAI's chat interface.
 
-It is used like `policy_client.open_model_answers`. A turn is truncated here after the recipe's first stop string,
-because servers of reasoning models accept no stop strings. Finished dialogues are saved in `endpoint.jsonl`; the
-repeated command resumes from it.
+A question is a chat, with further turns if the recipe has them. A recipe is the prompt, the parsing and the reward of a
+published system. `endpoint_answers` is used like `policy_client.open_model_answers`. A turn is truncated here after the
+recipe's first stop string, because servers of reasoning models accept no stop strings. Finished dialogues are saved in
+`endpoint.jsonl`, so the repeated command resumes from it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.text2sql.recipes import Recipe
 from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlError
 
+# The error of a server that accepts fewer tokens per answer than the request allows.
 _TOO_MANY_TOKENS = re.compile(
     r"max_(?:completion_)?tokens\b.*\b(?:at most|too large|too high|exceed|maximum|less than)"
 )
@@ -34,16 +36,23 @@ _TOO_MANY_TOKENS = re.compile(
 DIALOGUES = "endpoint.jsonl"
 
 AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[QuestionAnswers]]
-"""Answers questions, as `policy_client.AnswerFn`: set, questions, run, number of the rollout, progress callback."""
+"""Answers questions, as `policy_client.AnswerFn`.
 
+Arguments: name of the benchmark set, questions, number of the run (of `evaluate.runs`), number of the rollout (not used
+here), and progress callback.
+"""
+
+# Of a dialogue: benchmark set, run, question's id, number of the sample.
 _Key = tuple[str, int, str, int]
 
 
 @dataclass
 class _Dialogue:
-    """An unfinished answer: its key (set, run, id, sample), messages, environment, turns and use of the budget.
+    """An unfinished answer.
 
-    `finish_reason` is the server's for the last turn: `stop` after a stop string, OUT_OF_TURNS after the last turn.
+    `messages` are those of the next request. `environment` runs the queries of a multi-turn recipe (None: one turn).
+    `turns` are the (role, text) pairs so far, and `spent` the requests and tokens so far. `finish_reason` is the
+    server's for the last turn: `stop` after a stop string, OUT_OF_TURNS after the last turn.
     """
 
     key: _Key
@@ -54,7 +63,7 @@ class _Dialogue:
     error: str = ""
     finish_reason: str = ""
 
-    def take(self, answer: EndpointAnswer, stops: Sequence[str]) -> bool:
+    def add_turn(self, answer: EndpointAnswer, stops: Sequence[str]) -> bool:
         """Add the model's turn and the environment's observation; return whether the dialogue continues."""
         self.spent = self.spent.plus(answer.spent)
         if answer.error:
@@ -81,7 +90,7 @@ class _Dialogue:
         return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
-def _with_setting(answer: EndpointAnswer) -> EndpointAnswer:
+def _add_setting_hint(answer: EndpointAnswer) -> EndpointAnswer:
     """Add the setting to change to the error of a server that accepts fewer tokens."""
     if not (answer.refused and _TOO_MANY_TOKENS.search(answer.error)):
         return answer
@@ -109,9 +118,10 @@ class _Client:
     def ask(
         self, name: str, examples: Sequence[Example], run: int, on_progress: Callable[[int, int], None]
     ) -> list[QuestionAnswers]:
-        """Run the dialogues of questions concurrently, one turn of each at a time.
+        """Run the dialogues of a benchmark set's questions concurrently, one turn of each at a time.
 
-        Raises JaxrlSqlError if the server did not answer some of them; the repeated command asks them.
+        `name` is that of the set, `run` the number of the run. Raises JaxrlSqlError if the server did not answer some
+        of them; the repeated command asks only those.
         """
         cfg = self.config
         keys = {(example.uid, n): (name, run, example.uid, n) for example in examples for n in range(cfg.samples)}
@@ -128,9 +138,9 @@ class _Client:
             while pending:
                 continued = []
                 for dialogue, answer in self.endpoint.ask_all(
-                    ((dialogue_, dialogue_.messages) for dialogue_ in pending), **self._options()
+                    ((dialogue_, dialogue_.messages) for dialogue_ in pending), **self._sampling_options()
                 ):
-                    if dialogue.take(_with_setting(answer), stops):
+                    if dialogue.add_turn(_add_setting_hint(answer), stops):
                         continued.append(dialogue)
                     elif answer.error and not answer.refused:
                         failure = answer.error
@@ -149,10 +159,10 @@ class _Client:
         return [self._read_answers(prompts[example.uid], records[example.uid]) for example in examples]
 
     def _environment(self, example: Example) -> Environment | None:
-        make, turns = self.recipe.turns, self.config.sampling.turns
-        return make(self.executor, example, turns) if make and turns > 1 else None
+        make_environment, turns = self.recipe.turns, self.config.sampling.turns
+        return make_environment(self.executor, example, turns) if make_environment and turns > 1 else None
 
-    def _options(self) -> dict[str, Any]:
+    def _sampling_options(self) -> dict[str, Any]:
         """Return the sampling options of a request; neutral values are omitted, as servers differ."""
         cfg, neutral = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         options = {name: value for name in neutral if (value := getattr(cfg.sampling, name)) != neutral[name]}
@@ -183,8 +193,9 @@ def endpoint_answers(
 ) -> Iterator[AskEndpoint]:
     """Open the endpoint of the section `evaluate` and yield a function that asks it; `evaluate.out` has the dialogues.
 
-    Raises InputError for a missing address, model or key, for several turns of a single-turn recipe, and for dialogues
-    of other `settings`.
+    `settings` are the values that the answers depend on. `report` gets a line about the spent budget at the end. Raises
+    InputError for a missing address, model or key, for several turns of a single-turn recipe, and for dialogues in the
+    folder that have other `settings`.
     """
     turns = cfg.sampling.turns
     if turns > 1 and recipe.turns is None:

@@ -1,4 +1,8 @@
-"""Turn a request for an evaluation, or for answers, into the layers of its configuration."""
+"""Turn a request for an evaluation, or for answers, into the layers of its configuration.
+
+From lowest to highest priority, the layers are defaults (such as those of a model's folder), configuration files, the
+values of command-line options, and overrides `key=value`.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,15 @@ ONE_ANSWER_SOURCE = (
 LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 30_000}
 """Limits of the executor for a person's or an agent's queries."""
 
+# For several answers to a question, which would be equal at temperature 0.
 _TEMPERATURE = 0.8
 
 
 class Layers(NamedTuple):
-    """The layers of a configuration around its files, as `load_config` takes them."""
+    """The layers of a configuration other than its files, as `load_config` takes them.
+
+    `defaults` and `option_values` are nested by section: {"evaluate": {"split": "dev"}}.
+    """
 
     overrides: Sequence[Override]
     defaults: Fields
@@ -36,13 +44,13 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """A request for an evaluation, on top of its files and overrides; an empty value leaves the choice to those.
+    """A request for an evaluation; an empty value leaves the choice to the configuration's files and overrides.
 
     `data` names folders of benchmarks and `split` the part of each. `predictions` are files, one per folder, with the
-    SQL in `sql_field`. Otherwise `model`, a folder, file or hub name, answers in the form of `recipe`; with the URL
-    `endpoint` it is the name of a model there. `system` is a published system with its paper's prompt, sampling and
-    rule. `allow_missing` skips questions without a prediction, `allow_extra` predictions without a question. `out` is
-    the output folder.
+    SQL in `sql_field`. Otherwise `model` answers: a folder, a file, or a name on the hub; with `endpoint`, the URL of a
+    server, the name of a model there. `recipe` names the prompt and the parsing of its answers. `system` names a
+    published system, and selects its paper's prompt, sampling and rule. `allow_missing` skips questions without a
+    prediction, `allow_extra` predictions without a question. `out` is the output folder.
     """
 
     data: Sequence[str] = ()
@@ -64,7 +72,7 @@ def evaluation_layers(
     files: Sequence[Path] | None = None,
     origin: str = COMMAND_LINE,
 ) -> Layers:
-    """Return the layers of an evaluation: a model's own defaults below, the request above.
+    """Return the layers of an evaluation: a model's own settings are defaults, the request gives option values.
 
     `origin` is the name of overrides in errors. Raises InputError as `load_config` does, for a missing model, and if
     there are neither predictions nor a model or endpoint.
@@ -74,16 +82,18 @@ def evaluation_layers(
     model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
         defaults = defaults_for(model)
-    else:  # the file or an override may name a model, whose defaults are below both
+    else:
+        # The files or an override may name a model. The configuration is loaded without the model's defaults, only to
+        # find the name; the defaults then have a lower priority than files and overrides.
         sampling = validation_sampling(files) if request.endpoint else {}
-        published = _with_system(request, sampling, exclude=("max_prompt_tokens",))
+        published = _with_system_defaults(request, sampling, exclude=("max_prompt_tokens",))
         published |= {} if request.system else chat
-        named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
-        model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
-        if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
+        preliminary = load_config(EvaluateConfig, files, overrides, published, origin=origin)
+        model, has_endpoint = preliminary.model.checkpoint, bool(preliminary.evaluate.base_url)
+        if not (model or has_endpoint or request.predictions or preliminary.evaluate.predictions):
             raise InputError(ONE_ANSWER_SOURCE)
         defaults = defaults_for(model) | (chat | validation_sampling(files) if has_endpoint else {})
-    defaults = _with_system(request, defaults)
+    defaults = _with_system_defaults(request, defaults)
     option_values: Record = {}
     names = ("split", "sql_field", "allow_missing", "allow_extra", "out")
     option_values["evaluate"] = {name: getattr(request, name) for name in names if getattr(request, name)}
@@ -146,8 +156,8 @@ def validation_sampling(files: Sequence[Path] | None) -> Record:
     return {"evaluate": {"sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling))}}
 
 
-def _with_system(request: EvaluationRequest, defaults: Fields, exclude: Sequence[str] = ()) -> Record:
-    """Return defaults updated by those of the request's system, without some keys of its section `data`."""
+def _with_system_defaults(request: EvaluationRequest, defaults: Fields, exclude: Sequence[str] = ()) -> Record:
+    """Return defaults updated by the settings of the request's published system, without some keys of `data`."""
     if not request.system:
         return dict(defaults)
     published = apply_published_settings(request.system, defaults, bool(request.predictions))

@@ -1,4 +1,8 @@
-"""Select training questions: by text, gold execution, duplicates, prompt length, pass rate, then a subsample."""
+"""Select training questions: by text, gold execution, duplicates, prompt length, pass rate, then a subsample.
+
+A gold is a question's reference query. The pass rate of a question is the share of the policy's answers that are right
+by BIRD's comparison: their rows equal the gold's as a set.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import with_chat_date
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
-from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
+from jaxrl_sql.text2sql.evals.endings import incomplete_warning, truncation_cause
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
@@ -62,7 +66,7 @@ _CHUNK = 128
 
 
 class FilterResult(NamedTuple):
-    """The size of a set, its chosen and dropped questions, a line on truncated answers, and the written file."""
+    """The size of a set, its chosen and dropped questions, a line on truncated answers, and the file of chosen ids."""
 
     name: str
     total: int
@@ -82,6 +86,7 @@ def filter_data(
 ) -> FilterResult:
     """Select questions and write the files; `report` gets progress lines, `warn` a line about changed questions."""
     out = Path(cfg.out)
+    # If prompts include a date, a resumed command uses that of the first one.
     data = with_chat_date(policy.data, policy.model.checkpoint, out / PASS_RATES)
     policy = dataclasses.replace(policy, data=data)
     loaded = training_questions(data, limits.databases)
@@ -113,7 +118,9 @@ def filter_data(
                     chosen = select_prompts(questions, chosen_examples)
                     rates = measure_pass_rates(policy, cfg.samples, sampling, executor, journal, chosen, report, warn)
                 chosen_examples = record_dropped(
-                    by_pass_rate(chosen_examples, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high)
+                    by_pass_rate(
+                        chosen_examples, {rate["id"]: (rate["right"], rate["of"]) for rate in rates}, cfg.low, cfg.high
+                    )
                 )
         chosen_examples = record_dropped(
             by_choice(
@@ -124,7 +131,7 @@ def filter_data(
     total = len(loaded.examples) + len(loaded.skipped)
     note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
-        cause = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
+        cause = truncation_cause(f"sampling.max_new_tokens={sampling.max_new_tokens}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, cause)
     return FilterResult(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 
@@ -141,7 +148,7 @@ def make_filter_prompts(policy: PolicySpec, examples: Sequence[Example]) -> Prom
 
 
 def select_prompts(questions: PromptSet, remaining: Sequence[Example]) -> PromptSet:
-    """Return the part of a set of prompts whose examples were kept."""
+    """Return the prompts of the questions `remaining`."""
     ids = {example.uid for example in remaining}
     pairs = [pair for pair in zip(questions.examples, questions.prompts, strict=True) if pair[0].uid in ids]
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
@@ -159,8 +166,9 @@ def measure_pass_rates(
 ) -> list[Record]:
     """Sample `samples` answers per question from the policy; return a record per question with its right answers.
 
-    Pass rates in the journal of an earlier run are reused, except those of questions whose database failed for some
-    answers. An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
+    A record has the question's `id`, and the numbers of answers that are `right`, that have a verdict (`of`), and that
+    are `truncated` at the token limit. Records in the journal of an earlier run are reused, except those of questions
+    whose database failed for some answers. `questions` has the prompts.
     """
     question_digests = digests(questions.examples)
     if changed := describe_changes(journal.records, question_digests):
@@ -180,7 +188,7 @@ def measure_pass_rates(
         ):
             params = make_sampling_params(sampling, samples, policy.seed, client.stops(sampling.stop))
             for start in starts:
-                for record in _pass_rates_of(client, questions, start, params, sampling.turns):
+                for record in _measure_chunk(client, questions, start, params, sampling.turns):
                     if record["id"] not in finished:
                         journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
@@ -203,10 +211,13 @@ def pass_rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfi
     return fingerprint(settings, data, limits)
 
 
-def _pass_rates_of(
+def _measure_chunk(
     client: PolicyClient, questions: PromptSet, start: int, sampling: SamplingParams, turns: int
 ) -> list[Record]:
-    """Answer a chunk of questions and count right answers; the result depends on the seed and the chunk's number."""
+    """Answer the chunk of questions from index `start`, and count right answers.
+
+    The random numbers depend on the seed and the number of the chunk, so a resumed run gives the same answers.
+    """
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
     pairs = list(zip(examples, prompts, strict=True))
     answered = sample_answers(client, pairs, sampling, start // _CHUNK, turns)

@@ -1,4 +1,9 @@
-"""Fingerprints of the settings and questions that determine answers and verdicts; a journal must match them."""
+"""Fingerprints of the settings and questions that determine answers and verdicts.
+
+A journal (a file of finished work) stores the fingerprint. A repeated command resumes from it if its own fingerprint is
+equal. A fingerprint is a record of values by key, such as `data.hide`. A file is identified by a hash
+(`files_identity`).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +27,18 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 # Keys of the executor that do not affect verdicts.
-_UNCOMPARED = ("threads", "isolation")
+_WITHOUT_EFFECT = ("threads", "isolation")
 
 
 def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) -> Record:
     """Return by key the values that a command's answers and verdicts depend on.
 
-    These are its `settings`, with the identity of each named file, and the executor's limits.
+    These are its `settings`, `data.hide`, and the executor's limits. `settings` has any keys. If it has `recipe` (a
+    name, or FILE:NAME for a recipe of the user), `data.chat.template`, `data.retrieval.synonyms` or
+    `data.tokenizer.path`, the identity of the file is appended to the value.
     """
     hidden = {"data.hide": data.hide} if data.hide else {}
-    values = {**settings, **values_of(executor, "executor", exclude=_UNCOMPARED), **hidden}
+    values = {**settings, **values_of(executor, "executor", exclude=_WITHOUT_EFFECT), **hidden}
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
         "data.chat.template": template_file(data.chat.template),
@@ -43,7 +50,7 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
 
 
 def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection) -> Record:
-    """Return the values that a checkpoint's answers depend on: its weights, dtypes and prompts.
+    """Return the values that a checkpoint's answers depend on: its weights, its dtypes, and the settings of prompts.
 
     `data.max_prompt_tokens` is not among them: it only skips longer prompts.
     """
@@ -54,7 +61,11 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 
 
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
-    """Return the values that an endpoint's answers depend on: its prompts, which are chats in the server's template."""
+    """Return the values that an endpoint's answers depend on: the recipe, and the settings of the chats it is sent.
+
+    `data.chat.template` is the text of the messages. The chat template, which formats messages as tokens, is the
+    server's own, so settings of the tokenizer do not matter.
+    """
     prompt_keys = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
     prompts = {
         key: value
@@ -92,44 +103,50 @@ def values_of(section: DataclassInstance, name: str, exclude: Collection[str] = 
 
 
 def digests(examples: Iterable[Example]) -> dict[str, str]:
-    """Return by id a digest of a question with its golds and databases."""
+    """Return by id a digest (a hash) of each question with its golds (reference queries) and databases."""
 
     @cache
     def database(path: str) -> list[str]:
-        # New rows are in the write-ahead log until a checkpoint; reading a database leaves an empty log.
+        # SQLite keeps new rows in the write-ahead log until it copies them to the file. Reading leaves an empty log.
         log = Path(f"{path}-wal")
         return [files_identity(path), files_identity(log) if log.is_file() and log.stat().st_size else ""]
 
-    digests_ = {}
+    question_digests = {}
     for example in examples:
         identity = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
         server = public_name(example.engine_url) if is_address(example.engine_url) else ""
         prompt = [f"{role}: {text}" for role, text in example.messages]
-        judged = (str(example.golds), str(sorted(example.options.items())), *([server] if server else []))
+        references = (str(example.golds), str(sorted(example.options.items())), *([server] if server else []))
         files = (
             example.db_path,
             *example.suite,
             *([url] if (url := example.engine_url.partition("duckdb:")[2]) else []),
         )
-        digests_[example.uid] = digest_of([*identity, *prompt, *judged, *map(database, dict.fromkeys(files))])
-    return digests_
+        question_digests[example.uid] = digest_of(
+            [*identity, *prompt, *references, *map(database, dict.fromkeys(files))]
+        )
+    return question_digests
 
 
 def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
-    """Return a digest of all questions of a set, by `digests`, and of predictions for them."""
+    """Return a digest of all questions of a set, and of the predictions `sqls` for them by id, if any."""
     predicted = [(sqls or {}).get(example.uid) for example in examples]
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
-def select_unchanged(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
+def select_unchanged(records: Iterable[dict[str, Any]], question_digests: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of unchanged questions, by the digest `asked` in each."""
-    return [record for record in records if record["id"] in digests_ and record.get("asked") == digests_[record["id"]]]
+    return [
+        record
+        for record in records
+        if record["id"] in question_digests and record.get("asked") == question_digests[record["id"]]
+    ]
 
 
-def describe_changes(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
+def describe_changes(records: Sequence[dict[str, Any]], question_digests: Mapping[str, str]) -> str:
     """Return a line on the changed questions, whose records `select_unchanged` omits; "" without any."""
-    unchanged = {record["id"] for record in select_unchanged(records, digests_)}
-    count = len({record["id"] for record in records if record["id"] in digests_} - unchanged)
+    unchanged = {record["id"] for record in select_unchanged(records, question_digests)}
+    count = len({record["id"] for record in records if record["id"] in question_digests} - unchanged)
     return f"asked again: {quantity(count, 'questions')} whose text, gold or database has changed" if count else ""
 
 

@@ -1,6 +1,7 @@
-"""A client of the policy: sample answers to questions from an engine, with a recipe's prompts and parsing.
+"""A client of the policy: sample answers to questions from a rollout engine, with a recipe's prompts and parsing.
 
-Training, evaluation, `data filter` and `ask` all sample their answers with it.
+A recipe is the prompt, the parsing and the reward of a published system. Training, evaluation, `data filter` and `ask`
+all sample their answers with this client.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from jaxrl_sql.planning.layout import Machine, client_layout
 from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, inference_weights, matrix_dtype
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
-from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
+from jaxrl_sql.rollout import AnyEngine, EnvironmentFactory, Sample, SamplingParams
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.display import Display
@@ -53,12 +54,12 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, Prompt, Response
 class EnvStates(dict[tuple[int, int], Environment]):
     """The environments of answers by (prompt, sample), for checks of their observations after sampling."""
 
-    def store_environments(self, start_turns: Turns) -> Turns:
-        """Return a function that calls `start_turns` once per answer and stores its environment."""
-        return lambda prompt, sample: self.setdefault((prompt, sample), start_turns(prompt, sample))
+    def store_environments(self, make_environment: EnvironmentFactory) -> EnvironmentFactory:
+        """Return a function that makes an answer's environment and stores it; further calls return the stored one."""
+        return lambda prompt, sample: self.setdefault((prompt, sample), make_environment(prompt, sample))
 
     def stop(self, prompt: int, sample: int) -> str:
-        """Return the time limit that truncated an answer's observations, or ""."""
+        """Return the time limit or error that invalidated an answer's observations, or ""."""
         environment = self.get((prompt, sample))
         return environment.stop if environment else ""
 
@@ -69,7 +70,10 @@ class EnvStates(dict[tuple[int, int], Environment]):
 
 
 class PolicyClient(NamedTuple):
-    """A policy for sampling: its engine, the recipe and style of its prompts, and the executor of its queries."""
+    """A policy for sampling: its engine, the recipe and the style of its prompts, and the executor of its queries.
+
+    A style turns a question into a prompt.
+    """
 
     engine: AnyEngine
     recipe: Recipe
@@ -81,46 +85,50 @@ class PolicyClient(NamedTuple):
         examples: Sequence[Example],
         prompts: Sequence[Prompt],
         sampling: SamplingParams,
-        number: int = 0,
-        budget: int = 1,
+        rollout_number: int = 0,
+        max_turns: int = 1,
         env_states: EnvStates | None = None,
         ahead: int | None = None,
         carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
         """Yield `sampling.n` samples per prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
-        `number` is the rollout's, which determines its random numbers. With a `budget` above 1, a multi-turn recipe has
-        up to that many turns, and `env_states` stores the environments; samples that failed have an `error`. `ahead`
-        and `carried` are those of `Engine.generate`.
+        `rollout_number` is that of the call; it determines the random numbers together with the seed. With `max_turns`
+        above 1, answers of a multi-turn recipe have up to `max_turns` turns, and `env_states` stores their
+        environments. Samples that failed have an `error`. Prompts from index `ahead` on already belong to the next
+        rollout, and `carried` are unfinished samples of the previous one, see `Engine.generate`.
         """
-        start_turns = self._make_environments(examples, budget)
-        if start_turns is None:
-            return self.engine.generate(prompts, sampling, number, None, ahead, carried)
+        make_environment = self._make_environments(examples, max_turns)
+        if make_environment is None:
+            return self.engine.generate(prompts, sampling, rollout_number, None, ahead, carried)
         states = EnvStates() if env_states is None else env_states
         return map(
             states.with_finish_reason,
-            self.engine.generate(prompts, sampling, number, states.store_environments(start_turns), ahead, carried),
+            self.engine.generate(
+                prompts, sampling, rollout_number, states.store_environments(make_environment), ahead, carried
+            ),
         )
 
-    def reading(self, sample: Sample, example: Example) -> ParsedResponse:
+    def parse(self, sample: Sample, example: Example) -> ParsedResponse:
         """Return the parsed answer of a sample to a question."""
         return self.recipe.parse(response(sample), self.style, self.style.tag_of(example))
 
-    def stops(self, more: Sequence[str]) -> tuple[str, ...]:
-        """Return the stop strings of an answer or a turn: the recipe's, if answers have its form, and `more`.
+    def stops(self, additional: Sequence[str]) -> tuple[str, ...]:
+        """Return the stop strings of an answer or a turn: those of the recipe, and `additional` ones.
 
-        Answers of raw SQL end with their statement unless `more` has strings.
+        If the style asks for SQL without the recipe's tags, an answer ends with its statement, or at an
+        `additional` stop string if there are any.
         """
         if self.style.answers_raw_sql:
-            return tuple(more) or (STATEMENT_END,)
-        return (*self.recipe.stops, *more)
+            return tuple(additional) or (STATEMENT_END,)
+        return (*self.recipe.stops, *additional)
 
-    def _make_environments(self, examples: Sequence[Example], budget: int) -> Turns | None:
-        """Return a function that makes environments of up to `budget` turns; None for a single turn."""
+    def _make_environments(self, examples: Sequence[Example], max_turns: int) -> EnvironmentFactory | None:
+        """Return a function that makes environments of up to `max_turns` turns; None for a single turn."""
         make = self.recipe.turns
-        if budget == 1 or make is None:
+        if max_turns == 1 or make is None:
             return None
-        return lambda prompt, _sample: make(self.executor, examples[prompt], budget)
+        return lambda prompt, _sample: make(self.executor, examples[prompt], max_turns)
 
 
 @contextmanager
@@ -132,24 +140,25 @@ def open_policy_client(
     longest: int,
     on_progress: ProgressCallback = lambda _: None,
 ) -> Iterator[PolicyClient]:
-    """Open a policy's `model.checkpoint` for answers of up to `longest` tokens, in `slots` decode slots.
+    """Open a policy's `model.checkpoint` for answers of up to `longest` tokens.
 
-    The weights are on the mesh, and the KV cache takes at most `rollout.memory` of a device. `on_progress` gets the
-    number of tensors read. Raises InputError for a model or tokenizer that cannot be read or do not match, and for
-    weights that do not fit into a device's memory.
+    `slots` is the number of answers that are decoded at the same time. `purpose` separates the random numbers of this
+    client from those of others with the same seed. The weights are on the mesh, and the KV cache takes at most the
+    share `rollout.memory` of a device's memory. `on_progress` gets the number of tensors read. Raises InputError for a
+    model or tokenizer that cannot be read or do not match, and for weights that do not fit into a device's memory.
     """
     model, data = policy.model, policy.data
     keep_programs(policy.compilation_cache)
     mesh = meshes.make_mesh(policy.mesh.data, policy.mesh.fsdp, policy.mesh.tensor)
-    shape, device_bytes, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
-    planned = PlannedModel(model, shape)
+    model_config, device_bytes, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
+    planned = PlannedModel(model, model_config)
     _check_memory(planned, policy.rollout, mesh)
     machine = Machine(device.platform, len(mesh.local_devices), device_bytes, find_chip(device))
     rollout = client_layout(policy.rollout, planned, mesh, machine)
     refuse_damaged_weights(model.checkpoint)
     with jax.set_mesh(mesh):
         with ThreadPoolExecutor(1) as pool:  # concurrently: a large vocabulary takes as long to read as small weights
-            reading = pool.submit(load_tokenizer, data.tokenizer.path or model.checkpoint)
+            tokenizer_job = pool.submit(load_tokenizer, data.tokenizer.path or model.checkpoint)
             _, params = load_checkpoint(
                 model.checkpoint,
                 model.dtype,
@@ -158,15 +167,19 @@ def open_policy_client(
                 by_layer=rollout_grid(rollout) is None,  # replicas split the layers themselves
                 on_progress=on_progress,
             )
-            tokenizer = reading.result()
-        check_vocab_size(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
-        compute = None if model.compute_dtype == "same" else model.compute_dtype
+            tokenizer = tokenizer_job.result()
+        check_vocab_size(tokenizer, model_config, f"model.checkpoint={model.checkpoint}")
+        compute_dtype = None if model.compute_dtype == "same" else model.compute_dtype
         max_prompt_tokens = data.max_prompt_tokens if policy.pad_to_max else 0
         config = engine_config(rollout, slots, max_prompt_tokens, num_batch_shards(mesh.shape), policy.pad_to_max)
-        ends = ends_of_generation(data, model.checkpoint, tokenizer)
-        config = replace(config, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
-        budget = client_kv_budget(rollout, planned, mesh, config, longest, device_bytes)
-        engine = make_engine(shape, params, tokenizer, replace(config, budget=budget), mesh, rollout_grid(rollout))
+        end_tokens = ends_of_generation(data, model.checkpoint, tokenizer)
+        config = replace(
+            config, purpose=purpose, compute_dtype=compute_dtype, attention="xla", budget=None, end_tokens=end_tokens
+        )
+        kv_budget = client_kv_budget(rollout, planned, mesh, config, longest, device_bytes)
+        engine = make_engine(
+            model_config, params, tokenizer, replace(config, budget=kv_budget), mesh, rollout_grid(rollout)
+        )
         yield PolicyClient(engine, find_recipe(policy.recipe), style_for(policy.recipe, data, tokenizer), executor)
 
 
@@ -174,31 +187,36 @@ def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.shard
     """Raise InputError, with settings that would fit, for weights that exceed a device's memory."""
     model, device_bytes = planned.section, device_memory(mesh)
     bfloat16_model = planned._replace(section=replace(model, dtype="bfloat16"))
-    need, half = (inference_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, bfloat16_model))
-    if not device_bytes or need <= device_bytes:
+    needed, in_bfloat16 = (
+        inference_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, bfloat16_model)
+    )
+    if not device_bytes or needed <= device_bytes:
         return
-    devices = f"{-(-need // device_bytes)} times as many devices (mesh.fsdp)"
+    devices = f"{-(-needed // device_bytes)} times as many devices (mesh.fsdp)"
     advice = (
-        f"model.dtype=bfloat16, which needs {format_bytes(half)}, or {devices}" if half <= device_bytes else devices
+        f"model.dtype=bfloat16, which needs {format_bytes(in_bfloat16)}, or {devices}"
+        if in_bfloat16 <= device_bytes
+        else devices
     )
     dtype = matrix_dtype(model.dtype, model.compute_dtype)
     raise InputError(
-        f"memory: the weights of {model.checkpoint} need {format_bytes(need)} per device in {dtype}, and a device has "
-        f"{format_bytes(device_bytes)}: use {advice}, or a smaller model"
+        f"memory: the weights of {model.checkpoint} need {format_bytes(needed)} per device in {dtype}, and a device "
+        f"has {format_bytes(device_bytes)}: use {advice}, or a smaller model"
     )
 
 
 def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle:
-    """Return the prompt style, with a reasoning tag that the tokenizer's template opens, as in training.
+    """Return the recipe's prompt style, adapted to the tokenizer as in training.
 
-    `data.shots` sets the number of few-shot examples. Raises InputError as `choose_shots` does.
+    If the chat template opens a reasoning tag at the end of the prompt, answers continue it. `data.shots` sets the
+    number of few-shot examples. Raises InputError as `choose_shots` does.
     """
     recipe = find_recipe(recipe_name)
     return recipe.adapt_style(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
 def make_sampling_params(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
-    """Return the sampling parameters of a section for `n` answers per prompt."""
+    """Return the sampling parameters of a configuration section, for `n` answers per prompt."""
     return SamplingParams(
         temperature=section.temperature,
         top_k=section.top_k,
@@ -214,7 +232,7 @@ def make_sampling_params(section: SamplingConfig, n: int, seed: int, stop: Seque
 
 
 def max_answer_tokens(section: SamplingConfig) -> int:
-    """Return the most tokens of an answer by a section, with all of its turns."""
+    """Return the maximum number of tokens of an answer by a configuration section, over all of its turns."""
     return make_sampling_params(section, n=1, seed=0, stop=()).longest
 
 
@@ -234,7 +252,11 @@ AnswersCallback = Callable[[int, int], None]
 """Progress callback: (number of answers, total); it may raise to stop sampling."""
 
 AnswerFn = Callable[[str, Sequence[Example], int, int, AnswersCallback], list[QuestionAnswers]]
-"""Samples answers: name of the set, its questions, number of the run, number of the rollout, progress callback."""
+"""Samples answers to questions.
+
+Arguments: name of the benchmark set, its questions, number of the run (of `evaluate.runs`, which is added to the seed),
+number of the rollout in the run, and progress callback.
+"""
 
 
 @contextmanager
@@ -272,13 +294,13 @@ def open_model_answers(
                 report(f"{name}: {quantity(len(prompt_set.skipped), 'prompts', 'are')} too long and count as wrong")
 
         def generate(
-            name: str, examples: Sequence[Example], run: int, number: int, on_progress: AnswersCallback
+            name: str, examples: Sequence[Example], run: int, rollout_number: int, on_progress: AnswersCallback
         ) -> list[QuestionAnswers]:
             sampling = make_sampling_params(
                 cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop)
             )
             pairs = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
-            results = sample_answers(client, pairs, sampling, number, cfg.sampling.turns, on_progress)
+            results = sample_answers(client, pairs, sampling, rollout_number, cfg.sampling.turns, on_progress)
             _report_errors(
                 name, [(example.uid, answer.error) for (example, _), answer in zip(pairs, results, strict=True)], report
             )
@@ -307,18 +329,22 @@ def sample_answers(
     client: PolicyClient,
     pairs: Sequence[tuple[Example, Prompt]],
     sampling: SamplingParams,
-    number: int = 0,
-    budget: int = 1,
+    rollout_number: int = 0,
+    max_turns: int = 1,
     on_progress: AnswersCallback | None = None,
 ) -> list[QuestionAnswers]:
-    """Sample `sampling.n` answers per question and wait for all; questions with an invalid request have an `error`."""
+    """Sample `sampling.n` answers per question and wait for all; questions with an invalid request have an `error`.
+
+    `rollout_number` and `max_turns` are those of `PolicyClient.generate`. `on_progress` gets the number of finished
+    answers and their total.
+    """
     if not pairs:
         return []
     samples_of: list[dict[int, Sample]] = [{} for _ in pairs]
     errors: dict[int, str] = {}
     examples, prompts = [example for example, _ in pairs], [prompt for _, prompt in pairs]
     generated = []
-    for sample in client.generate(examples, prompts, sampling, number, budget):
+    for sample in client.generate(examples, prompts, sampling, rollout_number, max_turns):
         generated.append(sample)
         if on_progress:
             on_progress(sum(not sample_.error for sample_ in generated), len(pairs) * sampling.n)
@@ -333,7 +359,7 @@ def sample_answers(
             results.append(QuestionAnswers((), prompt=prompt.text, error=errors[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
-        sqls = tuple(client.reading(sample_, example).sql for sample_ in ordered)
+        sqls = tuple(client.parse(sample_, example).sql for sample_ in ordered)
         tokens = sum(sum(sample_.is_sampled) for sample_ in ordered)
         reasons = tuple(sample.finish_reason for sample in ordered)
         responses = tuple(map(response, ordered))

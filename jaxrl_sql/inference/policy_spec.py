@@ -9,9 +9,11 @@ from jaxrl_sql.config import DataConfig, MeshConfig, ModelConfigSection, Rollout
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A model, the recipe and settings of its prompts, and the engine that samples its answers.
+    """A model, the recipe and settings of its prompts, and the rollout engine that samples its answers.
 
-    `compilation_cache` and `pad_to_max` are those of the section `run`. An endpoint needs only `recipe` and `data`.
+    A recipe is the prompt, the parsing and the reward of a published system; `recipe` is its name. `seed` is that of
+    sampling. `compilation_cache` and `pad_to_max` are settings of the section `run`. For an endpoint, which has its own
+    model, only `recipe` and `data` matter.
     """
 
     recipe: str

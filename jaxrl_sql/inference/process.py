@@ -11,7 +11,8 @@ from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.types import InputError
 
 NEEDS_JAX = "this needs JAX: pip install 'jaxrl-sql[train]' (for GPUs 'jaxrl-sql[cuda]', for TPUs 'jaxrl-sql[tpu]')"
-_JAX = ("jax", "jaxlib", "flax", "optax", "orbax")
+# JAX, and the packages that the extra `train` installs with it.
+_JAX_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax")
 
 
 def prepare_process() -> None:
@@ -33,7 +34,7 @@ def _set_xla_flag(name: str, value: str) -> None:
 
 def lacks_jax(error: ModuleNotFoundError) -> bool:
     """Return whether an import failed because JAX or a package installed with it is missing."""
-    return (error.name or "").partition(".")[0] in _JAX
+    return (error.name or "").partition(".")[0] in _JAX_PACKAGES
 
 
 @contextmanager

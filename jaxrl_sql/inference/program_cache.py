@@ -10,6 +10,7 @@ import jax
 from jaxrl_sql.runtime.cache_folder import cache_folder, processor_hash
 
 AUTO = "auto"
+"""The value of `run.compilation_cache` that selects a folder in the user's cache."""
 MAX_BYTES = 2 << 30
 """Limit of the folder in the user's cache; the oldest files are evicted first."""
 MIN_S = 0.02
@@ -20,9 +21,9 @@ MIN_COMPILE_TIME_VARIABLE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 def keep_programs(setting: str) -> None:
     """Cache compiled programs of this process in the folder of `run.compilation_cache`.
 
-    `auto` is a folder for this processor in the cache of JAXRL_SQL_CACHE, else the user's cache. It is not used if
-    JAX_COMPILATION_CACHE_DIR is set, nor by runs of several processes: each would find different programs, and on GPUs
-    kernels are chosen by timing. Empty: no cache.
+    `auto` is a folder for this type of processor in the folder JAXRL_SQL_CACHE, or in the user's cache. With `auto`,
+    nothing changes if JAX_COMPILATION_CACHE_DIR is set, or if the run has several processes. These could find different
+    programs in their caches, since kernels for GPUs are chosen by timing. An empty `setting` means no cache.
     """
     if setting == AUTO:
         cache = cache_folder()

@@ -1,4 +1,7 @@
-"""Download the model of a command if it is a hub name, and derive the form of its prompts."""
+"""Download the model of a command if it is a hub name, and choose the form of its prompts (`data.prompt`).
+
+The form is `chat`, with the tokenizer's chat template, or `compact`, plain text.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from jaxrl_sql.runtime.tokenizer_files import has_chat_template
 def resolve_settings(config: Settings, with_weights: bool = True) -> Settings:
     """Return a command's settings with folders in place of hub names, and with the form of prompts.
 
-    A `data.prompt` of `auto` becomes `chat` if the tokenizer has a chat template, else `compact`, also for a run that
-    trains its tokenizer. An endpoint gets chats. A missing model is reported later. Raises InputError for a failed
-    download, and for settings that contradict the form.
+    A `data.prompt` of `auto` becomes `chat` for an endpoint, or if the tokenizer has a chat template. Otherwise it
+    becomes `compact`, also for a run that trains its own tokenizer. A missing model is reported later. Raises
+    InputError for a failed download, and for settings that contradict the form.
     """
     config = with_downloads(config, with_weights)
     values = values_by_key(config)
     if values["data.prompt"] != "auto":
         return config
-    named = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
-    is_run = (named / CONFIG).is_file() and (named / MODEL).is_dir()
-    tokenizer = named / MODEL if is_run else named
-    is_trained = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
-    is_chat = values.get("evaluate.base_url") or (not is_trained and _has_chat_template(tokenizer))
+    tokenizer_source = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
+    is_run = (tokenizer_source / CONFIG).is_file() and (tokenizer_source / MODEL).is_dir()
+    tokenizer = tokenizer_source / MODEL if is_run else tokenizer_source
+    trains_tokenizer = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
+    is_chat = values.get("evaluate.base_url") or (not trains_tokenizer and _has_chat_template(tokenizer))
     config = replace_values(config, {"data.prompt": "chat" if is_chat else "compact"})
     if isinstance(config, RootConfig):
         check_config(config)

@@ -1,4 +1,7 @@
-"""The inputs of a run by its configuration: questions, prompts, tokenizer and the model's shape."""
+"""The inputs of a run by its configuration: questions, prompts, tokenizer and the model's shape.
+
+A gold is a question's reference query. A style turns a question into a prompt.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
 class CallerQuestions(NamedTuple):
-    """Sets from Python in place of `data.train` and `data.evals`; None: read from the folder."""
+    """Sets that the caller of the Python API passed instead of `data.train` and `data.evals`; None: read the folder."""
 
     train: Benchmark | None = None
     evals: Mapping[str, Benchmark] | None = None
@@ -56,13 +59,15 @@ def load_questions(
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
     """Read the splits, generating synthetic ones first, and skip questions whose gold is unusable for training.
 
-    A huge training set is streamed; sets in `caller_questions` are not read from a folder. The name of an evaluation
-    set is the last part of its path, as in `evaluate`.
+    Return the training questions and the evaluation sets by name. If the training set has more questions than
+    `data.stream_above`, it is streamed: a question is read, and its gold run, when it is needed. Sets in
+    `caller_questions` are not read from a folder. The name of an evaluation set is the last part of its path, as in
+    `evaluate`.
     """
     if data.source == "synth":
         count = databases_to_generate(data)
-        doing = f"generating databases and questions in {data.dir}"
-        with display.task(doing, count, "databases", is_announced=count > 0) as on_progress:
+        activity = f"generating databases and questions in {data.dir}"
+        with display.task(activity, count, "databases", is_announced=count > 0) as on_progress:
             was_present = make_synthetic(data, on_progress)
         display.note(f"data: {data.dir} {'already exists' if was_present else 'was generated'} (seed {data.seed})")
     names = data.evals if caller_questions.evals is None else [*caller_questions.evals]
@@ -80,16 +85,16 @@ def load_questions(
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
         evals[make_unique_name(Path(split).name or split, evals)] = loaded[split]
-    if data.select.limit_eval:  # also for the training split
+    if data.select.limit_eval:  # the training split, too, if it is evaluated
         evals = {
             name: benchmark._replace(examples=benchmark.examples[: data.select.limit_eval])
             for name, benchmark in evals.items()
         }
     if streamed is not None:
         return _set_gold_check(data, sft, streamed, executor, display), evals
-    golds = loaded[data.train].examples
-    with display.task("running the golds", len(golds), "questions") as on_progress:
-        train, dropped = usable_golds(executor, golds, data.select.drop_empty_gold, on_progress)
+    train_examples = loaded[data.train].examples
+    with display.task("running the golds", len(train_examples), "questions") as on_progress:
+        train, dropped = usable_golds(executor, train_examples, data.select.drop_empty_gold, on_progress)
     _report_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(
@@ -101,7 +106,9 @@ def load_questions(
 def _read_splits(
     data: DataConfig, executor_config: ExecutorConfig, caller_questions: CallerQuestions, on_read: Callable[[], None]
 ) -> tuple[dict[str, Benchmark], StreamedQuestions | None]:
-    """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too.
+    """Read the splits by name; return them, and the training set if it is streamed (else None).
+
+    A streamed training set is among the splits only if it is an evaluation set, too, and then only its first questions.
 
     `on_read` is called after each split.
     """
@@ -139,7 +146,10 @@ def _report_dialects(note: Callable[[str], object], examples: Sequence[Example])
 def _set_gold_check(
     data: DataConfig, sft: SftConfig, streamed: StreamedQuestions, executor: Executor, display: Display
 ) -> StreamedQuestions:
-    """Check the golds of a streamed set as it is read; raises InputError if the supervised phase would use it."""
+    """Make a streamed set check the golds as it is read.
+
+    Raises InputError if there is a supervised phase, which needs all questions in memory.
+    """
     if sft.steps or sft.epochs:
         raise InputError(
             f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
@@ -169,7 +179,11 @@ def make_prompt_set(
     pruning: Pruning | None = None,
     shortening: PromptShortener | None = None,
 ) -> PromptSet:
-    """Make prompts of up to `max_tokens` tokens, and report the skipped ones with settings that shorten them."""
+    """Make prompts of up to `max_tokens` tokens, and report the skipped ones with settings that shorten them.
+
+    `pruning` removes columns from prompts that are too long (`data.prune`). Without `shortening` no settings are
+    suggested.
+    """
     with display.task(f"tokenizing the prompts of {name}", len(examples), "questions") as on_progress:
         prompts = make_prompts(examples, style, tokenizer, max_tokens, pruning, on_progress)
         lines = length_lines(prompts, max_tokens, examples, shortening)
@@ -247,9 +261,10 @@ def model_config(model: ModelConfigSection, tokenizer: Any) -> ModelConfig:
 
 
 def check_vocab_size(tokenizer: Any, config: ModelConfig, setting: str) -> None:
-    """Raise InputError if the tokenizer has ids beyond the model's vocabulary; `setting` is the model's in the message.
+    """Raise InputError if the tokenizer has ids beyond the model's vocabulary.
 
-    The id of the image token may be beyond it, as in Gemma 3's text models, because prompts do not contain it.
+    `setting` names the model in the message. The id of the image token may be beyond it, as in Gemma 3's text models,
+    because prompts do not contain it.
     """
     tokens = _last_token(tokenizer, exclude=getattr(tokenizer, "image_token", None)) + 1
     if tokens > config.vocab_size:

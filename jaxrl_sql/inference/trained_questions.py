@@ -1,6 +1,7 @@
 """The questions that a run was trained on, as hashes in its folder: an evaluation reports those that it scores.
 
-Questions with the same words and evidence on databases of the same name are equal.
+Questions with the same words and evidence on databases of the same name are equal. A base of a model is the checkpoint
+that its training started from, which may itself be the result of a run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jaxrl_sql.types import Example, InputError
 
 TRAINED = "trained_questions.txt"
 _DIGEST_BYTES = 6
+# Limit of the chain from a model to its bases, which a loop could make endless.
 _MAX_BASES = 9
 
 
@@ -32,7 +34,7 @@ def trained_warning(name: str, examples: Sequence[Example], model: str) -> str:
 
     "" if it had none, or if no run of the model has hashes of its questions.
     """
-    hashes = _trained_on(model)
+    hashes = _hashes_of_model(model)
     count = sum(_hash(example) in hashes for example in examples) if hashes else 0
     if not count:
         return ""
@@ -42,7 +44,7 @@ def trained_warning(name: str, examples: Sequence[Example], model: str) -> str:
     )
 
 
-def _trained_on(model: str) -> set[str]:
+def _hashes_of_model(model: str) -> set[str]:
     """Return the hashes of all questions that a model and its bases were trained on."""
     hashes: set[str] = set()
     try:

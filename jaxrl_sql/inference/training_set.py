@@ -1,4 +1,7 @@
-"""Load the questions that a configuration names, before any are skipped because of their golds."""
+"""Load the questions that a configuration names.
+
+Golds (reference queries) are not run here; `questions.py` later skips questions whose gold is unusable.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from jaxrl_sql.text2sql.question_sets.stream import StreamedQuestions, open_stre
 from jaxrl_sql.types import Example, InputError
 
 TRANSLATED = "translated"
-"""Value in place of a folder of copies: SQL is translated and runs on the question's SQLite database."""
+"""Value of `executor.databases.<dialect>` instead of a folder of copies on that engine.
+
+Answers in the dialect are then translated, and run on the question's SQLite database.
+"""
 
 
 def is_generated(data: DataConfig) -> bool:
@@ -27,7 +33,10 @@ def is_generated(data: DataConfig) -> bool:
 
 
 def make_synthetic(data: DataConfig, on_progress: Callable[[int], None] = lambda _: None) -> bool:
-    """Generate `data.dir` if its source is `synth`; return whether it existed. `on_progress` counts databases."""
+    """Generate `data.dir` if its source is `synth`; return True if it existed already, or if the source is another.
+
+    `on_progress` gets the number of generated databases.
+    """
     return data.source != "synth" or generate(Path(data.dir), SynthSpec(seed=data.seed), on_progress).was_present
 
 
@@ -39,14 +48,15 @@ def databases_to_generate(data: DataConfig) -> int:
 def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:
     """Load `data.train`, after generating it if it is synthetic.
 
-    `data.select.include_ids` and `data.select.limit_train` choose questions. By `data.dialects`, a share of them asks
-    for other dialects, on the copies in `databases`. Raises InputError as `load_split` does, and for unknown ids.
+    `data.select.include_ids` and `data.select.limit_train` choose questions. `data.dialects` sets the shares of
+    questions that ask for SQL in other dialects, which runs on copies of the databases (`databases`). Raises InputError
+    as `load_split` does, and for unknown ids.
     """
     return _with_dialects(data, databases, sqlite_questions(data, databases))
 
 
 def process_caller_questions(data: DataConfig, caller_questions: Benchmark, databases: DatabasesConfig) -> Benchmark:
-    """Return training questions from Python, processed as in `training_questions`."""
+    """Return training questions that the caller of the Python API passed, processed as in `training_questions`."""
     select = data.select
     questions = configure_questions(data, caller_questions, 0 if select.include_ids else select.limit_train, databases)
     if select.include_ids:
@@ -57,18 +67,24 @@ def process_caller_questions(data: DataConfig, caller_questions: Benchmark, data
 
 
 def _with_dialects(data: DataConfig, databases: DatabasesConfig, questions: Benchmark) -> Benchmark:
-    assign_dialect = _in_dialects(data, databases)
+    assign_dialect = _make_dialect_assigner(data, databases)
     return questions._replace(examples=tuple(map(assign_dialect, questions.examples))) if assign_dialect else questions
 
 
-def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> DialectAssigner | None:
+def _make_dialect_assigner(data: DataConfig, databases: DatabasesConfig) -> DialectAssigner | None:
     """Return a function that assigns dialects to questions; None if all are in SQLite's."""
     shares, addresses = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
-    others = {dialect: addresses[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
-    if data.hide and (engine := next((dialect for dialect, address in others.items() if address != TRANSLATED), "")):
+    other_databases = {
+        dialect: addresses[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"
+    }
+    if data.hide and (
+        engine := next((dialect for dialect, address in other_databases.items() if address != TRANSLATED), "")
+    ):
         refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
-    copies = {dialect: _load_copies(dialect, address) for dialect, address in others.items() if address != TRANSLATED}
-    return DialectAssigner(shares, copies) if others else None
+    copies = {
+        dialect: _load_copies(dialect, address) for dialect, address in other_databases.items() if address != TRANSLATED
+    }
+    return DialectAssigner(shares, copies) if other_databases else None
 
 
 def _load_copies(dialect: str, address: str) -> tuple[Example, ...]:
@@ -103,7 +119,7 @@ def configure_questions(
 
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
-    """Load the training questions in their own dialects."""
+    """Load `data.train` as `training_questions` does, but without the assignment of other dialects."""
     make_synthetic(data)
     select = data.select
     if select.include_ids and (streamed := _open_large_set(data)):
@@ -123,8 +139,8 @@ def open_question_stream(
 ) -> StreamedQuestions | None:
     """Open `data.train` for streaming if more than `data.stream_above` of its questions are used, else return None.
 
-    With `data.select.include_ids` it is None, too. The first opening indexes the file, which takes a minute for ten
-    gigabytes. With `sqlite_version`, a question whose answers are translated is refused when it is read.
+    With `data.select.include_ids` the return value is None, too. The first opening indexes the file, which takes a
+    minute for ten gigabytes. With `sqlite_version`, a question whose answers are translated is refused when it is read.
     """
     streamed = _open_large_set(data) if _is_streamed(data) else None
     if streamed is not None and data.hide:
@@ -132,7 +148,7 @@ def open_question_stream(
             f"data.hide=[{', '.join(data.hide)}] needs all golds, and {data.dir}/{data.train} is streamed: set "
             "data.select.limit_train, data.select.include_ids or data.stream_above=0"
         )
-    assign_dialect = _in_dialects(data, databases)
+    assign_dialect = _make_dialect_assigner(data, databases)
 
     def prepare(example: Example) -> Example:
         example = assign_dialect(example) if assign_dialect else example
@@ -145,11 +161,12 @@ def open_question_stream(
 
 
 def _is_streamed(data: DataConfig) -> bool:
+    """Return whether the settings allow streaming, if the set is large."""
     return not data.select.include_ids and not 0 < data.select.limit_train <= data.stream_above
 
 
 def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | None:
-    """Return a function that chooses `data.shots` few-shot examples for a question; None for 0.
+    """Return a function that chooses `data.shots` few-shot examples for a question; None if `data.shots` is 0.
 
     Candidates are the questions of `data.train` by `data.select.include_ids` and `data.select.limit_train`; their golds
     are not run. Raises InputError if the set is missing or too large for memory.
@@ -170,6 +187,7 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
 
 
 def _open_large_set(data: DataConfig) -> StreamedQuestions | None:
+    """Open `data.train` if it has more than `data.stream_above` questions, else return None."""
     if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
         return None
     return open_stream(data.dir, data.train, data.stream_above, DatabaseResolver(data.database))

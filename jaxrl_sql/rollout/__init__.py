@@ -4,7 +4,14 @@ from jaxrl_sql.rollout.engine import Engine
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.replicated import AnyEngine, ReplicatedEngine
 from jaxrl_sql.rollout.sampling import NotFiniteError, Sample, SamplingParams
-from jaxrl_sql.text2sql.env.turns import SQL_STOPS, Action, Environment, PendingObservation, SqlTurns, Turns
+from jaxrl_sql.text2sql.env.turns import (
+    SQL_STOPS,
+    Action,
+    Environment,
+    EnvironmentFactory,
+    PendingObservation,
+    SqlTurns,
+)
 
 __all__ = [
     "SQL_STOPS",
@@ -13,11 +20,11 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "Environment",
+    "EnvironmentFactory",
     "NotFiniteError",
     "PendingObservation",
     "ReplicatedEngine",
     "Sample",
     "SamplingParams",
     "SqlTurns",
-    "Turns",
 ]

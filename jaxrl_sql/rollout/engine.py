@@ -20,7 +20,7 @@ from jaxrl_sql.rollout.sampling import GenerationRequest, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary
 from jaxrl_sql.runtime.control_tokens import prompt_ids
-from jaxrl_sql.text2sql.env.turns import Turns
+from jaxrl_sql.text2sql.env.turns import EnvironmentFactory
 from jaxrl_sql.types import InputError, Prompt, Tokenizer
 
 DEFAULT = EngineConfig()
@@ -74,7 +74,7 @@ class Engine:
         prompts: Sequence[Prompt | str | Sequence[int]],
         sampling: SamplingParams | Sequence[SamplingParams],
         step: int = 0,
-        turns: Turns | None = None,
+        turns: EnvironmentFactory | None = None,
         ahead: int | None = None,
         carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
@@ -126,7 +126,7 @@ def make_request(
     prompts: Sequence[Prompt | str | Sequence[int]],
     sampling: SamplingParams | Sequence[SamplingParams],
     step: int,
-    turns: Turns | None,
+    turns: EnvironmentFactory | None,
     ahead: int | None = None,
     carried: Sequence[Sample] = (),
 ) -> GenerationRequest:

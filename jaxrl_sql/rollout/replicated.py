@@ -36,7 +36,7 @@ from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, RequestGroup, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.text2sql.env.turns import Turns
+from jaxrl_sql.text2sql.env.turns import EnvironmentFactory
 from jaxrl_sql.types import InputError, Prompt, Tokenizer, Turn
 
 AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
@@ -97,7 +97,7 @@ class ReplicatedEngine:
         prompts: Sequence[Prompt | str | Sequence[int]],
         sampling: SamplingParams | Sequence[SamplingParams],
         step: int = 0,
-        turns: Turns | None = None,
+        turns: EnvironmentFactory | None = None,
         ahead: int | None = None,
         carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:

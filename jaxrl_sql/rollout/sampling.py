@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from jaxrl_sql.text2sql.env.turns import Turns
+from jaxrl_sql.text2sql.env.turns import EnvironmentFactory
 from jaxrl_sql.types import InputError, Prompt, Turn
 
 ASSISTANT, ENVIRONMENT = "assistant", "environment"
@@ -150,7 +150,7 @@ class GenerationRequest(NamedTuple):
     prompts: Sequence[Prompt]
     samplings: Sequence[SamplingParams]
     step: int
-    turns: Turns | None
+    turns: EnvironmentFactory | None
     subset: Sequence[RequestGroup] = ()
     numbers: Sequence[int] = ()
     ahead: int | None = None

@@ -18,7 +18,7 @@ from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_external
 from jaxrl_sql.inference.ask import Asker, database_example, log_line
 from jaxrl_sql.runtime.plain import exact
-from jaxrl_sql.text2sql.env.address import open_url
+from jaxrl_sql.text2sql.env.address import url_with_password
 from jaxrl_sql.text2sql.env.executor import Executor, ExecutorError, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
@@ -54,7 +54,7 @@ class McpDatabase:
     ) -> None:
         self.hide, self._report = hide, report
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
-        self.address = open_url(name) if is_external(name) else str(Path(name))
+        self.address = url_with_password(name) if is_external(name) else str(Path(name))
         limits = executor.limits
         truncation: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}  # "cut" instead of failing the query
         engine_limits = limits.other_engines

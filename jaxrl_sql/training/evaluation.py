@@ -44,7 +44,7 @@ def validation_answers(
             if run.should_abort():
                 raise PreemptedError
 
-        answered = sample_answers(client, pairs, sampling, budget=settings.turns, on_progress=on_progress)
+        answered = sample_answers(client, pairs, sampling, max_turns=settings.turns, on_progress=on_progress)
     return answered, engine.gather_stats()
 
 

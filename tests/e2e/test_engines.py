@@ -23,7 +23,7 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.report.groups import list_chunks, open_result_folder, read_chunk
 from jaxrl_sql.report.view.judging import Judge, judge_requests
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
-from jaxrl_sql.text2sql.env.address import open_url
+from jaxrl_sql.text2sql.env.address import url_with_password
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.env.turns import Action
 from jaxrl_sql.text2sql.prompts.dialects import DialectAssigner, target_sql
@@ -176,7 +176,7 @@ def test_questions_are_written_without_passwords(dialect: str, copies: Copies) -
     line = plain_record(item)
     written = json.loads((copies.folders[dialect] / "questions.jsonl").read_text().splitlines()[0])
     assert line.items() <= written.items()
-    assert open_url(line["db"]) == item.engine_url
+    assert url_with_password(line["db"]) == item.engine_url
 
 
 def test_examples_of_another_engine_are_not_in_the_prompt(copies: Copies) -> None:

@@ -22,7 +22,7 @@ from jaxrl_sql.inference.benchmark_evaluation import answer_settings, judge_sett
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
 from jaxrl_sql.runtime.metric_row import undocumented_names
-from jaxrl_sql.text2sql.evals.submission import NOTHING
+from jaxrl_sql.text2sql.evals.submission import NO_SQL_PLACEHOLDER
 from sqlexec_rs import cli
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -291,7 +291,7 @@ def test_spider_prediction_lines_keep_their_positions_after_a_missing_database(
     assert "skipped 1 (" in shown
     assert "predictions are for questions that cannot be judged" in shown
     written = (out / "predictions.sql").read_text().splitlines()
-    assert written == [request["query"] if request["db_id"] != "gone" else NOTHING for request in rows]
+    assert written == [request["query"] if request["db_id"] != "gone" else NO_SQL_PLACEHOLDER for request in rows]
     path.write_text("SELECT 1\n" * 10)
     assert judge(spider, path, tmp_path / "other") == 2
     assert "10 lines for 11 questions" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxrl_sql.databases.engines.registry import DUCKDB, check_connection
 from jaxrl_sql.databases.sample.sample import ROWS, sample, sample_id
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.text2sql.env.address import Address, open_url, parse_address
+from jaxrl_sql.text2sql.env.address import Address, parse_address, url_with_password
 from jaxrl_sql.types import InputError
 
 
@@ -38,7 +38,7 @@ def open_external(
     A sample has 200 rows per table, and their parents. It is cached; delete it to sample again. A DuckDB file that
     has changed is sampled again. Raises InputError for an invalid URL, and a server that cannot be reached.
     """
-    executor_url = open_url(given_url)
+    executor_url = url_with_password(given_url)
     if stand_in is not None and not stand_in.is_file():
         raise InputError(f"--stand-in {stand_in}: no such file")
     if stand_in is not None and leave_out:

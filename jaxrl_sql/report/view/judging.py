@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.report.groups import AnswerGroup
-from jaxrl_sql.text2sql.env.address import open_url
-from jaxrl_sql.text2sql.env.dialect import SQLGLOT, as_run
+from jaxrl_sql.text2sql.env.address import url_with_password
+from jaxrl_sql.text2sql.env.dialect import SQLGLOT, runnable_sql
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
@@ -136,7 +136,9 @@ class Judge:
             if reachable:
                 self._judge(reachable)
             return
-        pairs = [(example.database, as_run(sql, example) or "") for example, sql in zip(examples, sqls, strict=True)]
+        pairs = [
+            (example.database, runnable_sql(sql, example) or "") for example, sql in zip(examples, sqls, strict=True)
+        ]
         outcomes = self._executor.execute_many(
             [*pairs, *((example.database, example.gold_sql) for example in examples)]
         )
@@ -169,7 +171,7 @@ def _unreachable(example: Example) -> str:
 
 def with_password(example: Example) -> Example:
     """Return a question with the password from the environment in its server's URL; files have no passwords."""
-    return replace(example, engine_url=open_url(example.engine_url)) if example.engine_url else example
+    return replace(example, engine_url=url_with_password(example.engine_url)) if example.engine_url else example
 
 
 def format_verdict(verdict: Verdict, sql: str, dialect: str, outcome: SqlOutcome, gold: SqlOutcome) -> Record:

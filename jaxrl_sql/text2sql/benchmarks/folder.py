@@ -21,7 +21,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     text_list,
 )
 from jaxrl_sql.text2sql.benchmarks.released import messages_of
-from jaxrl_sql.text2sql.env.address import open_url, without_password
+from jaxrl_sql.text2sql.env.address import url_with_password, without_password
 from jaxrl_sql.text2sql.files.jsonl import records, text
 from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
@@ -61,7 +61,7 @@ def _item(path: Path, databases: Databases, record: Record, number: int) -> Publ
     uid = id_of(record, f"{path}: line {number}", "id")
     error = _unusable_fields(record, uid)
     dialect = optional("dialect") or "sqlite"
-    url = "" if error or not optional("db") else open_url(optional("db"))
+    url = "" if error or not optional("db") else url_with_password(optional("db"))
     # The file shows the database of the URL; without it, the caller takes a sample.
     is_shown = bool(url and databases.path(optional("db_id")))
     is_elsewhere = not is_shown and (bool(url) or dialect in ("postgresql", "duckdb"))

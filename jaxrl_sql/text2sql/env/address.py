@@ -1,6 +1,7 @@
-"""Addresses of other engines' databases: a server's URL or a folder of DuckDB files, printed without the password.
+"""Addresses of databases on engines other than SQLite: a server's URL, or a folder of DuckDB files.
 
-A URL without a password takes it from the environment variable of the engine's client: PGPASSWORD or MYSQL_PWD.
+An engine is a database system: PostgreSQL, MySQL (or MariaDB) or DuckDB. A URL without a password takes it from the
+environment variable of the engine's client: PGPASSWORD or MYSQL_PWD. Passwords are never printed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from sqlexec_rs import join_url, split_url
 
 _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT or duckdb:FOLDER"
 PASSWORD_VARIABLES = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
-_LOCAL = ("localhost", "127.0.0.1", "::1")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server, or a folder of DuckDB files; the password is not part of its `repr`."""
+    """A server, or a folder of DuckDB files; the password is not part of its `repr`.
+
+    `engine` is `postgresql`, `mysql` or `duckdb`. `database` is the database's name on the server, or "" for a server
+    without a selected database. `options` are the (name, value) pairs of the URL's query, such as `sslmode`. `folder`
+    is DuckDB's folder; all fields of a server are then empty.
+    """
 
     engine: str
     host: str = ""
@@ -37,16 +43,19 @@ class Address:
         """Return the address without user and password."""
         if self.folder:
             return f"duckdb:{self.folder}"
-        return f"{self.engine}://{_host(self.host)}:{self.port}"
+        return f"{self.engine}://{_bracket_ipv6(self.host)}:{self.port}"
 
     @property
     def is_local(self) -> bool:
         """Return whether the server is on this machine."""
-        return self.host in _LOCAL or self.host.startswith("/")
+        return self.host in _LOCAL_HOSTS or self.host.startswith("/")
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Return the database users: the user or, with the option `roles`, USER_1, USER_2, …, one per thread."""
+        """Return the database users: the user or, with the option `roles=N`, USER_1 to USER_N.
+
+        Each thread of the executor then connects as a different user.
+        """
         roles = self.option("roles")
         return tuple(f"{self.user}_{i + 1}" for i in range(int(roles))) if roles else (self.user,)
 
@@ -57,11 +66,11 @@ class Address:
         return replace(self, user=self.users[0], options=options)
 
     def tls_settings(self) -> dict[str, str]:
-        """Return libpq's TLS settings; by default, remote PostgreSQL servers must have a valid certificate."""
+        """Return TLS settings of libpq, PostgreSQL's client; by default, remote servers need a valid certificate."""
         mode = self.option("sslmode") or ("prefer" if self.is_local else "verify-full")
-        usual = ssl.get_default_verify_paths().cafile if mode == "verify-full" else None
-        roots = self.option("sslrootcert") or usual
-        return {"sslmode": mode} | ({"sslrootcert": roots} if roots else {})
+        system_roots = ssl.get_default_verify_paths().cafile if mode == "verify-full" else None
+        root_certificates = self.option("sslrootcert") or system_roots
+        return {"sslmode": mode} | ({"sslrootcert": root_certificates} if root_certificates else {})
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS context for a MariaDB server; None for a local server by default, and with sslmode=disable."""
@@ -73,7 +82,7 @@ class Address:
         return dict(self.options).get(name, "")
 
     def display_name(self, database: str) -> str:
-        """Return the name of a copied database for output: a file name, or a URL without user and password."""
+        """Return a database at this address as text for output: a file, or a URL without user and password."""
         if self.folder:
             return f"duckdb:{Path(self.folder) / f'{database}.duckdb'}"
         return f"{self.shown}/{quote(database, safe='')}"
@@ -105,22 +114,25 @@ def parse_address(text: str) -> Address:
     scheme, colon, rest = text.partition(":")
     if scheme == "duckdb" and colon:
         if not rest or rest.startswith("//"):
-            raise InputError(f"{_bare(text)}: DuckDB's files are in a folder: give duckdb:FOLDER")
+            raise InputError(f"{_without_credentials(text)}: DuckDB's files are in a folder: give duckdb:FOLDER")
         return Address("duckdb", folder=rest)
     try:
         engine, host, port, user, password, database, options = split_url(text)
     except ValueError as error:
-        raise InputError(f"{_bare(text)}: {error}: give {_FORMS}") from None
+        raise InputError(f"{_without_credentials(text)}: {error}: give {_FORMS}") from None
     if "#" in text:
-        raise InputError(f"{_bare(text)}: a database URL has no part after #: write %23 in a password or name")
+        raise InputError(
+            f"{_without_credentials(text)}: a database URL has no part after #: write %23 in a password or name"
+        )
     password = password or os.environ.get(PASSWORD_VARIABLES[engine], "")
     return Address(engine, host, port, user, password, database, tuple(options))
 
 
-def open_url(text: str) -> str:
-    """Return a database URL for the executor, with the environment's password unless it has one.
+def url_with_password(text: str) -> str:
+    """Return a database's URL for the executor, with the password from the environment unless it has one.
 
-    `duckdb:FILE` and URLs from `without_password` are valid. Raises InputError for others.
+    `duckdb:FILE` has no password and is returned unchanged, and so is NEEDS_SERVER, the placeholder for a question
+    whose server is not configured yet. Raises InputError for an invalid URL, and for one without a database.
     """
     if text.startswith("duckdb:") or text == NEEDS_SERVER:
         return text
@@ -133,12 +145,12 @@ def open_url(text: str) -> str:
 
 
 def users_of(text: str) -> tuple[str, ...]:
-    """Return the users of a user name or a server's URL; empty for ""."""
+    """Return the users of a server's URL, or a user name as the only one; empty for ""."""
     return parse_address(text).users if is_address(text) else (text,) if text else ()
 
 
 def without_password(url: str) -> str:
-    """Return a URL of `open_url` without its password, for storage."""
+    """Undo `url_with_password`: return the URL without its password, for storage."""
     if not is_address(url):
         return url
     address = parse_address(url)
@@ -146,7 +158,7 @@ def without_password(url: str) -> str:
 
 
 def public_name(database: str) -> str:
-    """Return a database for output: a file, or the URL of `open_url` without user, password and options."""
+    """Return a database as text for output: a file unchanged, a URL without user, password and options."""
     if not is_address(database):
         return database
     address = parse_address(database)
@@ -158,12 +170,13 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def _bare(text: str) -> str:
-    """Return the printable part of a text that may contain a password: after `@`, or before a colon."""
+def _without_credentials(text: str) -> str:
+    """Return the printable part of an invalid URL that may contain a password: after `@`, or before a colon."""
     head, slashes, rest = text.partition("://")
     before, at, behind = rest.rpartition("@")
     return f"{head}{slashes}{behind if at else before + behind.partition(':')[0]}"
 
 
-def _host(name: str) -> str:
+def _bracket_ipv6(name: str) -> str:
+    """Return a host for a URL, which requires brackets around an IPv6 address."""
     return f"[{name}]" if ":" in name else name

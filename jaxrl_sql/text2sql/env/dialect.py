@@ -1,9 +1,10 @@
-"""SQL of other dialects: executed by its own engine, or MySQL's translated to SQLite by sqlglot and `mysql`.
+"""SQL of dialects other than SQLite's: its own engine runs it, or MySQL's is translated to SQLite.
 
-Only the list in `docs/reference/engines.md` is translated. For other SQL, `to_sqlite` returns None, so the answer is a
-syntax error, and `find_untranslated_part` returns the refused part. Refused are parts that MySQL lacks but SQLite runs
-(`refused`), and parts without a translation (`mysql`). MySQL's text comparison, which ignores case and trailing blanks,
-is not emulated. Session settings (time zone, sql_mode, character set) are the defaults of a server in UTC.
+sqlglot and the module `mysql` translate the functions and clauses that `docs/reference/engines.md` lists. For other
+SQL, `to_sqlite` returns None, so that the answer counts as a syntax error. `find_untranslated_part` returns the refused
+part. There are two kinds: parts that SQLite runs but MySQL does not (module `refused`), and parts without a translation
+(module `mysql`). MySQL's text comparison, which ignores case and trailing blanks, is not emulated. Session settings
+(time zone, sql_mode, character set) are the defaults of a server in UTC.
 """
 
 from __future__ import annotations
@@ -20,23 +21,26 @@ from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_statements
 from jaxrl_sql.text2sql.env.refused import find_refused_part
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
-_KEPT = 65_536
+_CACHE_SIZE = 65_536
 
 
 SQLGLOT: Mapping[str, str] = {"postgresql": "postgres", "mysql": "mysql", "duckdb": "duckdb"}
 """sqlglot's dialect name of each engine."""
 
 
-def as_run(sql: str, example: Example) -> str | None:
-    """Return an answer's SQL in its database's dialect; None if it has no translation to SQLite."""
+def runnable_sql(sql: str, example: Example) -> str | None:
+    """Return an answer's SQL in the dialect of the database that runs it; None if it has no translation to SQLite.
+
+    SQL for an engine is returned unchanged, and so is SQLite's own.
+    """
     return sql if example.engine_url else to_sqlite(sql, example.dialect, example.db_path)
 
 
 def to_sqlite(sql: str, dialect: str, database: str = "") -> str | None:
     """Translate a query to SQLite's dialect; None if it is refused or not exactly one statement.
 
-    `database` is the file that runs it, so that comparisons with its numeric columns can use indexes. Raises InputError
-    for a dialect other than MySQL's, which only its own engine runs.
+    `database` is the SQLite file that runs it. Its numeric columns are compared without a conversion, so that the
+    comparisons can use indexes. Raises InputError for PostgreSQL's and DuckDB's dialects, which only their engines run.
     """
     if dialect == "sqlite":
         return sql
@@ -52,9 +56,12 @@ def find_untranslated_part(sql: str, dialect: str, database: str = "") -> str:
     return _translate(sql, numeric_columns(database) if database else frozenset())[1]
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _translate(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
-    """Return (translation to SQLite, ""), or (None, the part without a translation)."""
+    """Return (translation to SQLite, ""), or (None, the part without a translation).
+
+    `numeric` are the names of numeric columns, in lower case.
+    """
     try:
         refusal = find_refused_part(sql)
         rewrite = partial(for_sqlite, numeric=numeric)
@@ -68,14 +75,16 @@ def _translate(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
 def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | None:
     """Translate SQLite's query to another dialect, for demonstrations; None if it does not parse.
 
-    `names` are the columns of the database. If given, any other double-quoted word is text, as in SQLite. Integer
-    division, case of texts, and comparisons of texts with numbers are not preserved. To verify equality, run
-    `to_sqlite` of the result and compare.
+    `names` are the columns of the database. With them, any other double-quoted word is text, as in SQLite. The meaning
+    of integer division, of the case of texts, and of comparisons between texts and numbers may change. To verify a
+    translation, run both queries (the new one by `to_sqlite`) and compare the results.
     """
-    _check(dialect)
+    _check_dialect(dialect)
     if dialect == "sqlite":
         return sql
-    return rewritten(sql, "sqlite", SQLGLOT[dialect], lambda tree: _unquote_text(tree, names) if names else tree)
+    return transpile_or_none(
+        sql, "sqlite", SQLGLOT[dialect], lambda tree: _unquote_text(tree, names) if names else tree
+    )
 
 
 def normal_form(sql: str) -> str:
@@ -83,10 +92,10 @@ def normal_form(sql: str) -> str:
 
     A query that does not parse is only stripped of outer blanks and a final semicolon.
     """
-    return rewritten(sql, "sqlite", "sqlite", _normalize_case) or sql.strip().rstrip(";").rstrip()
+    return transpile_or_none(sql, "sqlite", "sqlite", _normalize_case) or sql.strip().rstrip(";").rstrip()
 
 
-def _check(dialect: str) -> None:
+def _check_dialect(dialect: str) -> None:
     if dialect not in DIALECTS:
         raise InputError(f"dialect {dialect!r}: there are {', '.join(DIALECTS)}")
 
@@ -101,11 +110,12 @@ def _transpile(sql: str, read: str, write: str, rewrite: Callable[[exp.Expressio
     return rewrite(trees[0]).sql(write, **options) or None
 
 
-rewritten = none_if_it_fails(_transpile)
+transpile_or_none = none_if_it_fails(_transpile)
+"""As `_transpile`, but None if sqlglot or `rewrite` raises an error."""
 
 
 def _normalize_case(tree: exp.Expression) -> exp.Expression:
-    """Write names, exponents and blobs in lower case; quoted words keep their case, as they may be text."""
+    """Write names, exponents (1E5) and blobs (X'FF') in lower case; quoted words keep their case: they may be text."""
     for node in tree.find_all(exp.Identifier, exp.Literal, exp.HexString):
         if not (node.args.get("quoted") or node.is_string):
             node.set("this", node.this.lower())

@@ -27,19 +27,23 @@ __all__ = [
 
 
 SOUND_RULES = tuple(rule for rule in RULE_NAMES if rule != "defog")
-"""The rules by which a result equals itself but not an empty result: all but `defog`, which follows its scorer."""
+"""The rules by which a result equals itself but not an empty result.
 
-_LOOK_SHARE = 6
+These are all rules but `defog`: as in its published scorer, an empty result may be right for a gold with rows.
+"""
+
+# The limits of an answer divided by those of an exploratory query.
+_EXPLORATORY_DIVISOR = 6
 
 
 def make_executor(config: ExecutorConfig, hide: Sequence[str] = ()) -> Executor:
-    """Start an executor with the limits of a run; 0 threads means one per core, and a time limit of 0 disables it.
+    """Start an executor with the limits of `config`; 0 threads means one per core.
 
-    The executor refuses queries that read a column of `hide` (`data.hide`).
+    A limit of time or steps is disabled by 0. The executor refuses queries that read a column of `hide` (`data.hide`).
     """
-    elsewhere = Limits(config.engine_timeout_ms or None, max_rows=config.max_rows, max_bytes=config.max_bytes)
-    limits = elsewhere.replace(
-        timeout_ms=config.timeout_ms or None, vm_steps=config.vm_steps or None, other_engines=elsewhere
+    engine_limits = Limits(config.engine_timeout_ms or None, max_rows=config.max_rows, max_bytes=config.max_bytes)
+    limits = engine_limits.replace(
+        timeout_ms=config.timeout_ms or None, vm_steps=config.vm_steps or None, other_engines=engine_limits
     )
     return Executor(
         threads=config.threads or None,
@@ -63,22 +67,26 @@ def timing_executor(executor: Executor) -> Executor:
 
 
 def exploratory(limits: Limits) -> Limits:
-    """Return limits for exploratory queries, a sixth of an answer's: 5 s instead of 30 s.
+    """Return limits for exploratory queries of a multi-turn answer: a sixth of the answer's, so 5 s instead of 30 s.
 
-    If steps are limited, only their limit is reduced, since observations must not depend on the machine's speed. Other
-    engines do not count steps.
+    If the steps of SQLite's virtual machine are limited, only that limit is reduced. The time limit stays, since
+    observations must not depend on the machine's speed. Other engines do not count steps.
     """
     if limits.other_engines:
         limits = limits.replace(other_engines=exploratory(limits.other_engines))
     if limits.vm_steps:
-        return limits.replace(vm_steps=max(1, limits.vm_steps // _LOOK_SHARE))
+        return limits.replace(vm_steps=max(1, limits.vm_steps // _EXPLORATORY_DIVISOR))
     if limits.timeout_ms:
-        return limits.replace(timeout_ms=max(1, limits.timeout_ms // _LOOK_SHARE))
+        return limits.replace(timeout_ms=max(1, limits.timeout_ms // _EXPLORATORY_DIVISOR))
     return limits
 
 
 def score_rows(columns: Fields, rules: Sequence[str]) -> list[ScoreRow]:
-    """Convert the arrays [N] of `score_many` to N rows, with status names and a value per rule."""
+    """Convert the result of `score_many` to a row per prediction.
+
+    `columns` has arrays [N] for N predictions: `pred_status`, `gold_status` and `pred_stop`, which are indices of
+    names, and a value per rule.
+    """
     statuses = zip(columns["pred_status"].tolist(), columns["gold_status"].tolist(), strict=True)
     stops = columns["pred_stop"].tolist()
     values = zip(*(columns[rule].tolist() for rule in rules), strict=True)

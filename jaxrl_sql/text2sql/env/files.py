@@ -1,4 +1,7 @@
-"""The executor's reader of prediction files, shared so that both commands treat files equally."""
+"""The reader of prediction files, from the executor's package `sqlexec_rs`, with this package's InputError.
+
+`sqlexec_rs score` and `jaxrl-sql evaluate` both use this reader, so they accept the same files.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,9 @@ def reader_errors() -> Iterator[None]:
 
 
 def uid_of(record: Fields, where: str, keys: Sequence[str] = files.ID_KEYS) -> str:
-    """Return a record's id as text, or "" without an id field; raises InputError for an invalid id."""
+    """Return a record's id as text, or "" if it has none of the fields `keys`; raises InputError for an invalid id.
+
+    `where` is the place of the record in the error, for example file and line.
+    """
     with reader_errors():
         return files.uid_of(record, where, keys)

@@ -1,4 +1,8 @@
-"""Hidden columns (`data.hide`) for the executor, and checks whether queries read them."""
+"""Hidden columns for the executor, and checks whether queries read them.
+
+The setting `data.hide` lists columns (`table.column`) and whole tables (`table`). Prompts omit them, and the executor
+refuses queries that read them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ from collections.abc import Sequence
 
 from sqlexec_rs import Executor
 
-_REFUSED = "is hidden"
+# The end of the executor's error for a query that reads a hidden column.
+_HIDDEN_ERROR = "is hidden"
 
 
 def hidden_columns(hide: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -15,7 +20,12 @@ def hidden_columns(hide: Sequence[str]) -> list[tuple[str, str | None]]:
     Names may contain points, so each point may separate the table from the column.
     """
     pairs: list[tuple[str, str | None]] = [(entry, None) for entry in hide]
-    pairs += [(entry[:at], entry[at + 1 :]) for entry in hide for at, char in enumerate(entry) if char == "."]
+    pairs += [
+        (entry[:position], entry[position + 1 :])
+        for entry in hide
+        for position, char in enumerate(entry)
+        if char == "."
+    ]
     return pairs
 
 
@@ -29,4 +39,4 @@ def hidden_reads(queries: Sequence[tuple[str, str]], hide: Sequence[str]) -> lis
     """Return for each (database, SQL) the executor's error if it reads a hidden column, else ""."""
     with Executor(threads=1, hide=hidden_columns(hide)) as executor:
         errors = [executor.explain(db_path, sql).error or "" for db_path, sql in queries]
-    return [error if error.endswith(_REFUSED) else "" for error in errors]
+    return [error if error.endswith(_HIDDEN_ERROR) else "" for error in errors]

@@ -1,7 +1,7 @@
 """MySQL's numbers, comparisons and aggregates in terms of SQLite's functions.
 
 Decimals are doubles here. MySQL rounds quotients and averages of integers to four additional digits; SQLite does not.
-Rounding is away from zero, as for MySQL's decimals.
+Rounding is away from zero, as for MySQL's decimals. In the templates, `:x` is a number, and `:n` a number of digits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from jaxrl_sql.text2sql.env.mysql_dates import make_shift, moment
+from jaxrl_sql.text2sql.env.mysql_dates import as_date, make_shift
 from jaxrl_sql.text2sql.env.mysql_parts import (
     FAILS,
     Refused,
@@ -20,24 +20,27 @@ from jaxrl_sql.text2sql.env.mysql_parts import (
     as_text,
     fill,
     fill_once,
+    from_template,
     kind_of,
     name_of,
-    of,
     whole_number,
 )
 
 _Type = exp.DataType.Type
+# The mean of the squares less the square of the mean; rounding may make it slightly negative.
 _VARIANCE = "MAX(AVG((:x) * (:x)) - AVG(:x) * AVG(:x), 0)"
 _SAMPLE_VARIANCE = f"({_VARIANCE} * COUNT(:x) / NULLIF(COUNT(:x) - 1, 0))"
+# A number as an integer; numbers in texts are truncated, not rounded.
 _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEGER)"
-# A double may be slightly less than the decimal: MySQL rounds 1.005 to 1.01. This adds two units in the last place,
-# which does not affect the rounded digits otherwise.
-_EXACT = "CASE WHEN TYPEOF(:x) = 'integer' OR ABS(:x) >= 1e12 THEN :x ELSE :x * 1.0000000000000004 END"
+# A number for ROUND. A double may be slightly less than the decimal: MySQL rounds 1.005 to 1.01. The factor adds two
+# units in the last place of the double, which does not affect the rounded digits otherwise.
+_ROUNDABLE = "CASE WHEN TYPEOF(:x) = 'integer' OR ABS(:x) >= 1e12 THEN :x ELSE :x * 1.0000000000000004 END"
 _MAX_INTEGER = (1 << 63) - 1
-# Likely dates and times: numbers and texts of other years may be counts and codes.
+# Likely dates and times, in formats that SQLite compares wrongly. Numbers and texts of other years may be counts and
+# codes.
 _YEAR, _MONTH, _DAY = r"(1[5-9]|20)\d\d", r"(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
 _DATE_AS_NUMBER = re.compile(r"(1[89]|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d[0-5]\d)?")
-_ODD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
+_NONSTANDARD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
 
 
 def _rewrite_comparison(node: exp.Expression) -> exp.Expression | None:
@@ -51,7 +54,10 @@ def _rewrite_comparison(node: exp.Expression) -> exp.Expression | None:
 
 
 def _rewrite_row_comparison(node: exp.Expression) -> exp.Expression | None:
-    """Compare rows by value; comparisons with a query, and orders of rows, stay if they need no conversion."""
+    """Compare rows such as (a, b) value by value.
+
+    Comparisons with a query, and by an order such as <, stay unchanged if they need no conversion.
+    """
     left, right = node.this, node.expression
     if not (isinstance(left, exp.Tuple) and isinstance(right, exp.Tuple)):
         row, query = (left, right) if isinstance(left, exp.Tuple) else (right, left)
@@ -66,6 +72,7 @@ def _rewrite_row_comparison(node: exp.Expression) -> exp.Expression | None:
 
 
 def _compare_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Binary] = exp.EQ) -> exp.Paren:
+    """Return the conjunction of the comparisons of two rows' values."""
     rows = (left, right)
     if any(not isinstance(row, exp.Tuple) for row in rows) or len(left.expressions) != len(right.expressions):
         raise Refused("rows of different lengths compared")
@@ -77,12 +84,12 @@ def _convert_row(row: exp.Expression, query: exp.Expression) -> None:
     """Convert a row's values to numbers for comparison with a query's numeric columns."""
     select = query.this if isinstance(query, exp.Subquery) else query
     output_columns = select.expressions if isinstance(select, exp.Select) else []
-    if any(shown_value.is_star for shown_value in output_columns) or not output_columns:
-        output_columns = [exp.Column() for _ in row.expressions]
+    if any(column.is_star for column in output_columns) or not output_columns:
+        output_columns = [exp.Column() for _ in row.expressions]  # columns of unknown kind
     if len(output_columns) != len(row.expressions):
         raise Refused("rows of different lengths compared")
     pairs = zip(row.expressions, output_columns, strict=True)
-    row.set("expressions", [_convert_row_value(value, other) for value, other in pairs])
+    row.set("expressions", [_convert_row_value(value, column) for value, column in pairs])
 
 
 def _convert_row_value(value: exp.Expression, output_column: exp.Expression) -> exp.Expression:
@@ -92,9 +99,10 @@ def _convert_row_value(value: exp.Expression, output_column: exp.Expression) -> 
 
 
 def _convert_operands(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression, exp.Expression]:
+    """Return both sides of a comparison, converted to numbers if either is a number."""
     kinds = {kind_of(left), kind_of(right)}
     for side in (left, right):
-        if isinstance(side, exp.Literal) and side.is_string and _ODD_DATE.fullmatch(side.name):
+        if isinstance(side, exp.Literal) and side.is_string and _NONSTANDARD_DATE.fullmatch(side.name):
             raise Refused(f"the date or time {side.name!r}, which is not written YYYY-MM-DD or HH:MM:SS")
     if "number" not in kinds:
         return left, right
@@ -110,6 +118,7 @@ def _may_be_date(node: exp.Expression) -> bool:
 
 
 def _rewrite_in(node: exp.Expression) -> exp.Expression | None:
+    """Convert the sides of an IN with a list or a query to numbers if MySQL compares numbers."""
     query = node.args.get("query")
     values = [query] if query is not None else node.expressions
     if isinstance(node.this, exp.Tuple) and query is not None:
@@ -203,20 +212,21 @@ def _check_arithmetic(node: exp.Expression) -> exp.Expression | None:
 
 
 def _make_sum(sign: int) -> Rewrite:
-    move = make_shift(sign)
+    """Return the rewrite of a sum (`sign` 1) or a difference (-1), of dates and intervals or of numbers."""
+    shift = make_shift(sign)
 
-    def add(node: exp.Expression) -> exp.Expression | None:
-        return move(node) or _check_arithmetic(node)
+    def rewrite(node: exp.Expression) -> exp.Expression | None:
+        return shift(node) or _check_arithmetic(node)
 
-    return add
+    return rewrite
 
 
 def _rewrite_remainder(node: exp.Expression) -> exp.Expression:
     a, b = as_number(node.this), as_number(node.expression)
     if whole_number(a) is not None and whole_number(b) is not None:
         return fill("(:a % :b)", a=a, b=b)
-    rest = "CASE WHEN TYPEOF(:a) = 'integer' AND TYPEOF(:b) = 'integer' THEN :a % :b"
-    return fill(f"{rest} ELSE :a - :b * CAST(CAST(:a AS REAL) / :b AS INTEGER) END", a=a, b=b)
+    remainder = "CASE WHEN TYPEOF(:a) = 'integer' AND TYPEOF(:b) = 'integer' THEN :a % :b"
+    return fill(f"{remainder} ELSE :a - :b * CAST(CAST(:a AS REAL) / :b AS INTEGER) END", a=a, b=b)
 
 
 def _make_bit_operation(template: str) -> Rewrite:
@@ -236,7 +246,11 @@ def _check_literal(node: exp.Expression) -> exp.Expression | None:
 
 
 def _rewrite_cast(node: exp.Expression) -> exp.Expression | None:
-    """Write a CAST: numbers are rounded, texts are read up to the first other character, and decimals are clipped."""
+    """Write a CAST.
+
+    As in MySQL, numbers are rounded, texts are read up to the first character that is not part of a number, and
+    decimals are clipped to their number of digits.
+    """
     to, value = node.args["to"], node.this
     if node.args.get("format"):
         raise Refused("CAST with a format")
@@ -246,7 +260,7 @@ def _rewrite_cast(node: exp.Expression) -> exp.Expression | None:
         if sizes and sizes != [0]:
             raise Refused("fractions of seconds")
         function = {_Type.DATE: "DATE", _Type.TIME: "TIME"}.get(kind, "DATETIME")
-        return fill(f"{function}(:d)", d=moment(value, has_day=kind != _Type.TIME))
+        return fill(f"{function}(:d)", d=as_date(value, has_day=kind != _Type.TIME))
     if kind in {_Type.CHARACTER_SET, _Type.CHAR, _Type.NCHAR, _Type.VARCHAR, _Type.NVARCHAR, _Type.TEXT}:
         text = "CAST(:x AS TEXT)" if not sizes or kind == _Type.CHARACTER_SET else f"SUBSTR(:x, 1, {sizes[0]})"
         return fill(text, x=as_text(value))
@@ -256,9 +270,10 @@ def _rewrite_cast(node: exp.Expression) -> exp.Expression | None:
     if kind == _Type.UBIGINT:
         return fill(f"CASE WHEN {_WHOLE} < 0 THEN {FAILS} ELSE {_WHOLE} END", x=number)
     if kind == _Type.DECIMAL:
+        # DECIMAL is DECIMAL(10, 0), and DECIMAL(5) is DECIMAL(5, 0).
         digits, decimals = [*sizes, *(10, 0)[len(sizes) :]]
         maximum = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
-        rounded = f"MIN(MAX(ROUND({_EXACT}, {decimals}), -{maximum}), {maximum})"
+        rounded = f"MIN(MAX(ROUND({_ROUNDABLE}, {decimals}), -{maximum}), {maximum})"
         return fill_once(rounded if decimals else f"CAST({rounded} AS INTEGER)", number)
     if kind in {_Type.DOUBLE, _Type.FLOAT} and not sizes:
         return fill("CAST(:x AS REAL)", x=number)
@@ -282,16 +297,17 @@ def _rewrite_round(node: exp.Expression) -> exp.Expression | None:
     if digits is None:
         raise Refused("ROUND to a number of digits that is not written out")
     if digits >= 0:
-        return fill_once(f"ROUND({_EXACT}, {digits})" if digits else "ROUND(:x)", node.this)
+        return fill_once(f"ROUND({_ROUNDABLE}, {digits})" if digits else "ROUND(:x)", node.this)
     return fill(f"ROUND(:x / 1e{-digits}) * 1e{-digits}", x=node.this)
 
 
 def _rewrite_format(node: exp.Expression) -> exp.Expression:
+    """Write FORMAT, which writes a number with thousands separators."""
     digits = node.args.get("format")
     if digits is None or node.args.get("culture"):
         raise Refused("FORMAT of a locale")
-    written = f"CASE WHEN :x IS NULL THEN NULL ELSE PRINTF('%,.' || MAX(:n, 0) || 'f', {_EXACT}) END"
-    return fill(written, x=as_number(node.this), n=digits)
+    formatted = f"CASE WHEN :x IS NULL THEN NULL ELSE PRINTF('%,.' || MAX(:n, 0) || 'f', {_ROUNDABLE}) END"
+    return fill(formatted, x=as_number(node.this), n=digits)
 
 
 def _rewrite_log(node: exp.Expression) -> exp.Expression:
@@ -302,28 +318,30 @@ def _rewrite_log(node: exp.Expression) -> exp.Expression:
 
 def _rewrite_count(node: exp.Expression) -> exp.Expression | None:
     """Count distinct rows of several columns as joined text, which is NULL (not counted) if any column is NULL."""
-    several = node.this.expressions if isinstance(node.this, exp.Distinct) else []
+    counted = node.this.expressions if isinstance(node.this, exp.Distinct) else []
     if node.expressions:
         raise Refused("COUNT of several arguments")
-    if len(several) < 2:
+    if len(counted) < 2:
         return None
-    names = [f":x{i}" for i in range(len(several))]
+    names = [f":x{i}" for i in range(len(counted))]
     joined = " || CHAR(31) || ".join(names)
-    return fill(f"COUNT(DISTINCT {joined})", **{f"x{i}": value for i, value in enumerate(several)})
+    return fill(f"COUNT(DISTINCT {joined})", **{f"x{i}": value for i, value in enumerate(counted)})
 
 
 def _rewrite_group_concat(node: exp.Expression) -> exp.Expression | None:
-    """Replace the separator of a distinct GROUP_CONCAT afterwards, since SQLite accepts no separator with DISTINCT."""
+    """Replace the separator of a distinct GROUP_CONCAT afterwards, since SQLite accepts no separator with DISTINCT.
+
+    SQLite joins the values with commas. Before that, commas in the values are replaced by another character.
+    """
     separator = node.args.get("separator")
     if separator is None or node.find(exp.Distinct) is None:
         return None
-    alone = node.copy()
-    alone.set("separator", None)
-    distinct = alone.find(exp.Distinct)
-    # Commas in the values are temporarily replaced by another character.
-    comma, other = exp.Literal.string(","), exp.Literal.string("\x1f")
-    distinct.set("expressions", [_call_replace(value, comma, other) for value in distinct.expressions])
-    return _call_replace(_call_replace(alone, comma, separator), other, comma)
+    joined = node.copy()
+    joined.set("separator", None)
+    distinct = joined.find(exp.Distinct)
+    comma, substitute = exp.Literal.string(","), exp.Literal.string("\x1f")
+    distinct.set("expressions", [_call_replace(value, comma, substitute) for value in distinct.expressions])
+    return _call_replace(_call_replace(joined, comma, separator), substitute, comma)
 
 
 def _call_replace(text: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
@@ -331,7 +349,7 @@ def _call_replace(text: exp.Expression, old: exp.Expression, new: exp.Expression
 
 
 def _check_random(node: exp.Expression) -> exp.Expression | None:
-    """Allow RAND only in ORDER BY, as its values have a different range."""
+    """Allow RAND only in ORDER BY: SQLite's RANDOM has another range of values."""
     if node.this is not None or not isinstance(node.parent, exp.Ordered):
         raise Refused("RAND, but for an order")
     return None
@@ -342,7 +360,7 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeE
 
 REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     **dict.fromkeys(_COMPARISONS, _rewrite_comparison),
-    **{exp.FUNCTION_BY_NAME[name]: of(f"{name}(:x + 0)", x="this") for name in _FUNCTIONS},
+    **{exp.FUNCTION_BY_NAME[name]: from_template(f"{name}(:x + 0)", x="this") for name in _FUNCTIONS},
     exp.Literal: _check_literal,
     exp.In: _rewrite_in,
     exp.Between: _rewrite_between,
@@ -360,19 +378,19 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.BitwiseAnd: _make_bit_operation(":a & :b"),
     exp.BitwiseOr: _make_bit_operation(":a | :b"),
     exp.BitwiseXor: _make_bit_operation("(:a | :b) - (:a & :b)"),
-    exp.Xor: of("(NOT :a) <> (NOT :b)", a="this", b="expression"),
+    exp.Xor: from_template("(NOT :a) <> (NOT :b)", a="this", b="expression"),
     exp.Cast: _rewrite_cast,
     exp.Trunc: _rewrite_truncate,
     exp.Round: _rewrite_round,
-    exp.Floor: of("CAST((:x + 0) AS INTEGER) - ((:x + 0) < CAST((:x + 0) AS INTEGER))", x="this"),
-    exp.Ceil: of("CAST((:x + 0) AS INTEGER) + ((:x + 0) > CAST((:x + 0) AS INTEGER))", x="this"),
-    exp.Pow: of("POWER(:x + 0, :y + 0)", x="this", y="expression"),
+    exp.Floor: from_template("CAST((:x + 0) AS INTEGER) - ((:x + 0) < CAST((:x + 0) AS INTEGER))", x="this"),
+    exp.Ceil: from_template("CAST((:x + 0) AS INTEGER) + ((:x + 0) > CAST((:x + 0) AS INTEGER))", x="this"),
+    exp.Pow: from_template("POWER(:x + 0, :y + 0)", x="this", y="expression"),
     exp.Log: _rewrite_log,
     exp.NumberToStr: _rewrite_format,
-    exp.VariancePop: of(_VARIANCE, x="this"),
-    exp.Variance: of(_SAMPLE_VARIANCE, x="this"),
-    exp.StddevPop: of(f"SQRT({_VARIANCE})", x="this"),
-    exp.StddevSamp: of(f"SQRT({_SAMPLE_VARIANCE})", x="this"),
+    exp.VariancePop: from_template(_VARIANCE, x="this"),
+    exp.Variance: from_template(_SAMPLE_VARIANCE, x="this"),
+    exp.StddevPop: from_template(f"SQRT({_VARIANCE})", x="this"),
+    exp.StddevSamp: from_template(f"SQRT({_SAMPLE_VARIANCE})", x="this"),
     exp.Count: _rewrite_count,
     exp.GroupConcat: _rewrite_group_concat,
     exp.Rand: _check_random,

@@ -1,4 +1,8 @@
-"""Shared parts of the translation from MySQL to SQLite: refusals, templates, and kinds of values."""
+"""Shared parts of the translation from MySQL to SQLite: refusals, templates, and kinds of values.
+
+A template is SQL for SQLite with placeholders such as `:x`, which `fill` replaces by expressions. The kind of a value
+is `number`, `text`, `date` or `null`, or None if the query alone does not determine it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,13 @@ import sqlglot
 from sqlglot import ErrorLevel, exp
 
 Rewrite = Callable[[exp.Expression], exp.Expression | None]
+"""Returns the new form of a node; None if the node stays, perhaps changed in place. Raises Refused."""
 
 FAILS = "ABS(-9223372036854775807 - 1)"
-"""An expression that fails in SQLite, for values that turn out to be untranslatable at run time."""
+"""An expression that fails in SQLite (by an overflow), for values whose translation would be wrong at run time."""
 
-# MySQL writes the fewest digits that round-trip, and small numbers without an exponent.
+# MySQL writes the fewest digits that give the same number when parsed, and small numbers without an exponent. In
+# SQLite's PRINTF, `!` allows more than 16 digits.
 _DIGITS_16 = "CASE WHEN ABS(:x) < 1e15 OR :x <> ROUND(:x) THEN '%!.16g' ELSE '%!.15e' END"
 _DIGITS_17 = "CASE WHEN ABS(:x) < 1e15 OR :x <> ROUND(:x) THEN '%!.17g' ELSE '%!.16e' END"
 _TEXT_OF_NUMBER = (
@@ -25,11 +31,14 @@ _TEXT_OF_NUMBER = (
     f" ELSE PRINTF({_DIGITS_17}, :x) END, 'e+', 'e') END"
 )
 _DECIMAL = re.compile(r"\d+(\.\d+)?|\.\d+")
+# Limit of a filled template: nested functions whose templates repeat their argument grow exponentially.
 _MAX_NODES = 20_000
+# The types of a CAST that give numbers, and those that give dates or times; the others give texts.
 _NUMERIC = {exp.DataType.Type.DECIMAL, exp.DataType.Type.BIGINT, exp.DataType.Type.UBIGINT}
 _NUMERIC |= {exp.DataType.Type.FLOAT, exp.DataType.Type.DOUBLE, exp.DataType.Type.INT, exp.DataType.Type.UINT}
 _TIMES = {exp.DataType.Type.DATE, exp.DataType.Type.DATETIME, exp.DataType.Type.TIME, exp.DataType.Type.TIMESTAMPTZ}
 _TIMES |= {exp.DataType.Type.TIMESTAMP}
+# Nodes by the kind of their value; that of a condition is a number, 0 or 1.
 _CONDITIONS = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean, exp.Xor, exp.RegexpLike)
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd, exp.BitwiseOr)
 _NUMBERS = (
@@ -49,10 +58,12 @@ _DATES = (
     exp.CurrentTimestamp, exp.UtcDate, exp.UtcTime, exp.UtcTimestamp, exp.Localtime, exp.Localtimestamp, exp.LastDay,
     exp.DateAdd, exp.DateSub, exp.TimestampAdd, exp.StrToDate, exp.StrToTime, exp.UnixToTime,
 )  # fmt: skip
+# Nodes whose value has the kind of their first argument.
 _SAME_AS_FIRST = (
     exp.Paren, exp.Window, exp.Alias, exp.Min, exp.Max, exp.AnyValue, exp.FirstValue, exp.LastValue, exp.NthValue,
     exp.Lag, exp.Lead, exp.Nullif,
 )  # fmt: skip
+# Functions without a class in sqlglot, by the kind of their value.
 _CALLS = {
     "number": "FIND_IN_SET FIELD STRCMP MOD WEEKDAY DAYOFYEAR YEARWEEK UNIX_TIMESTAMP TIME_TO_SEC WEEKOFYEAR",
     "text": "MID",
@@ -66,12 +77,12 @@ class Refused(Exception):  # noqa: N818 - a refusal of an answer, not an error o
 
 
 def kind_of(node: exp.Expression | None) -> str | None:
-    """Return the kind of a value, `number`, `text`, `date` or `null`, if it follows from the query alone."""
+    """Return the kind of a value that `derive_kind` found: `number`, `text`, `date`, `null` or None."""
     return node.meta.get("kind") if node is not None else None
 
 
-def find_kind(node: exp.Expression) -> str | None:
-    """Derive the kind of a value from the kinds of its parts."""
+def derive_kind(node: exp.Expression) -> str | None:
+    """Return the kind of a value, from its node and the kinds of its parts."""
     if isinstance(node, exp.Literal):
         return "text" if node.is_string else "number"
     if isinstance(node, exp.Null):
@@ -106,13 +117,13 @@ def _values_of(node: exp.Expression) -> list[exp.Expression]:
 
 
 @lru_cache(1024)
-def _template(text: str) -> exp.Expression:
+def _parse_template(text: str) -> exp.Expression:
     return sqlglot.parse_one(f"SELECT {text}", dialect="sqlite").expressions[0]  # REPLACE alone is a statement
 
 
 def fill(text: str, **values: exp.Expression) -> exp.Expression:
-    """Parse a template of SQLite's SQL and substitute expressions for each `:name`."""
-    tree = exp.Paren(this=_template(text).copy())
+    """Parse a template of SQLite's SQL and replace each `:name` by a copy of the expression `values[name]`."""
+    tree = exp.Paren(this=_parse_template(text).copy())
     n_nodes = 0
     for placeholder in list(tree.find_all(exp.Placeholder)):
         value = values[placeholder.name].copy()
@@ -125,8 +136,11 @@ def fill(text: str, **values: exp.Expression) -> exp.Expression:
     return tree if isinstance(inner, exp.Binary) else inner
 
 
-def of(text: str, **names: str) -> Rewrite:
-    """Return the rewrite that fills a template with a node's named arguments; extra and missing ones are refused."""
+def from_template(text: str, **names: str) -> Rewrite:
+    """Return a rewrite that fills a template: `names` has the node's argument for each placeholder.
+
+    The rewrite refuses a node with other arguments.
+    """
 
     def rewrite(node: exp.Expression) -> exp.Expression:
         values = {placeholder: node.args.get(name) for placeholder, name in names.items()}

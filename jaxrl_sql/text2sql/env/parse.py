@@ -22,16 +22,16 @@ SQLite.NUMBERS_CAN_BE_UNDERSCORE_SEPARATED = Postgres.NUMBERS_CAN_BE_UNDERSCORE_
 
 
 def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Return None if a function that parses SQL with sqlglot raises, since invalid SQL is expected input."""
+    """Decorate a function that parses SQL to return None if sqlglot raises, since invalid SQL is expected input."""
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
             return function(*args, **kwargs)
         except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
             return None
 
-    return call
+    return wrapper
 
 
 @none_if_it_fails

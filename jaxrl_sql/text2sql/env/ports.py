@@ -1,6 +1,9 @@
-"""The executor interface of rewards, filters and evaluation, without importing the native module.
+"""The interface of SQL executors for rewards, filters and evaluation.
 
-The native executor implements it, and callers may implement their own. Rows stay inside: scores are numbers.
+`sqlexec_rs.Executor`, the native executor, implements it, and callers may implement their own. This module does not
+import it. A gold is a question's reference query or result. A rule decides whether a prediction's rows equal the
+gold's: `bird` compares them as sets, as BIRD's script does; `docs/reference/rules.md` lists all rules. The executor
+runs and compares queries itself, so scores leave it, but not the rows.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from jaxrl_sql.types import Cell, Fields, Golds, Record
 
 Options = Record | Sequence[Record | None] | None
-"""Options of a comparison: one dict for all items, or one per item."""
+"""Options of a comparison (see `score_predictions`): one dict for all items, or one per item."""
 
 
 class SqlOutcome(Protocol):
@@ -39,7 +42,7 @@ class SqlOutcome(Protocol):
 
     @property
     def set_digest(self) -> int | None:
-        """Return a digest that is equal exactly for equal sets of rows; None if the query failed."""
+        """Return a hash of the set of rows: equal sets have equal hashes; None if the query failed."""
         ...
 
     @property
@@ -95,7 +98,11 @@ class SqlExecutor(Protocol):
         rules: Sequence[str],
         options: Options = ...,
     ) -> Fields:
-        """Run predictions and golds and compare them by each rule; on several databases, all must agree."""
+        """Run predictions and golds and compare them by each rule.
+
+        Item i compares `pred_sqls[i]` with `golds[i]`, of which any may match, on `db_paths[i]`. If that is a list,
+        they must match on each of its databases. Returns arrays with a value per item, see `executor.score_rows`.
+        """
         ...
 
     def submit_score(
@@ -112,10 +119,10 @@ class SqlExecutor(Protocol):
 
 
 class ScoreRow(NamedTuple):
-    """The score of one prediction: both statuses by name, and the value of each rule, 0 to 1.
+    """The score of one prediction: the statuses of prediction and gold, and the value of each rule by name, 0 to 1.
 
-    `stop` is the limit that stopped the prediction, if any: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or
-    `memory`.
+    A status is `ok`, or the name of the failure, such as `syntax_error` or `timeout`. `stop` is the limit that stopped
+    the prediction, if any: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`.
     """
 
     pred_status: str
@@ -133,10 +140,12 @@ class ScoreRow(NamedTuple):
         return self.scores.get(rule, 0.0) if self.executes and self.gold_status == "ok" else 0.0
 
     def matches(self, rule: str) -> bool:
-        """Return whether both ran and are equal by a rule."""
+        """Return whether both ran and the rule has its full value, 1."""
         return self.value(rule) == 1.0
 
 
-# A completion without SQL is not executed, nor is one that does not parse in its dialect; its gold does not run.
+# Scores of completions that are not executed. Their golds do not run either, so nothing is wrong with those.
 NO_SQL = ScoreRow("no_sql", "ok", {})
+"""The score of a completion without SQL."""
 NOT_TRANSLATED = ScoreRow("syntax_error", "ok", {})
+"""The score of a completion whose SQL does not parse in its dialect, or has no translation to SQLite."""

@@ -1,4 +1,6 @@
-"""Resolve the columns of SQLite's query and the kinds of its expressions, by a database's schema.
+"""Resolve the columns of a query for SQLite and the kinds of its expressions, by the schema of a copy.
+
+An engine (PostgreSQL, MariaDB or DuckDB) has a copy of the SQLite database, whose names and types may differ.
 
 Name lookup follows SQLite: it ignores case and searches the FROM clauses from inner to outer queries, through
 subqueries and common table expressions to the tables.
@@ -16,16 +18,18 @@ from jaxrl_sql.text2sql.env.parse import tables_of
 NUMBERS = frozenset({"integer", "real"})
 """The numeric kinds."""
 
+# Expressions by the kind of their value: text, integer, the kind of their argument, or arithmetic.
 _TEXTS = (exp.Concat, exp.DPipe, exp.Lower, exp.Upper, exp.Substring, exp.Trim, exp.TimeToStr, exp.Group)
-_WHOLE = (exp.Count, exp.Length, exp.CountIf, exp.RowNumber, exp.Rank)
-_SAME = (exp.Paren, exp.Max, exp.Min, exp.Abs, exp.Neg, exp.Alias, exp.Distinct, exp.Coalesce)
+_INTEGERS = (exp.Count, exp.Length, exp.CountIf, exp.RowNumber, exp.Rank)
+_KIND_OF_ARGUMENT = (exp.Paren, exp.Max, exp.Min, exp.Abs, exp.Neg, exp.Alias, exp.Distinct, exp.Coalesce)
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
 
 
 class EngineColumn(NamedTuple):
-    """A column on an engine: its name, its kind, and its affinity in SQLite's comparisons, or "".
+    """A column on an engine: its name there, its kind there, and its affinity in SQLite's comparisons.
 
-    Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `blob`, or "" if unknown.
+    Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `blob`, or "" if unknown. The affinity is the type that
+    SQLite converts the other side of a comparison to: `integer`, `real`, `numeric`, `text`, or "" for no conversion.
     """
 
     name: str
@@ -34,7 +38,10 @@ class EngineColumn(NamedTuple):
 
 
 class EngineTable(NamedTuple):
-    """A table on an engine: its name, and its columns and primary key by their names in SQLite, in lower case."""
+    """A table on an engine: its name there, and its columns by their names in SQLite, in lower case.
+
+    `primary_key` has the key's columns, also by their names in SQLite.
+    """
 
     name: str
     columns: Mapping[str, EngineColumn]
@@ -46,7 +53,11 @@ EngineSchema = Mapping[str, EngineTable]
 
 
 class FromItem(NamedTuple):
-    """An item of a FROM clause: the node, the name that columns use for it, and its table or its query."""
+    """An item of a FROM clause: the node, the name that columns use for it, and its contents.
+
+    The contents are a `table` of the schema, or a `query`: a subquery or a common table expression. Both are None for
+    an unknown table.
+    """
 
     node: exp.Expression
     alias: str
@@ -55,7 +66,7 @@ class FromItem(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The source of a column."""
+    """The origin of a column: the item of a FROM clause, and the column of the schema."""
 
     source: FromItem
     column: EngineColumn
@@ -117,7 +128,7 @@ class Scopes:
         return ""
 
     def _computed_kind(self, node: exp.Expression | None) -> str:
-        if isinstance(node, _WHOLE):
+        if isinstance(node, _INTEGERS):
             return "integer"
         if isinstance(node, _TEXTS):
             return "text"
@@ -128,7 +139,7 @@ class Scopes:
         return self._combined_kind(node)
 
     def _combined_kind(self, node: exp.Expression | None) -> str:
-        if isinstance(node, _SAME):
+        if isinstance(node, _KIND_OF_ARGUMENT):
             return self.kind(node.expressions[0] if isinstance(node, exp.Distinct) else node.this)
         if isinstance(node, _ARITHMETIC):
             kinds = {self.kind(node.this), self.kind(node.expression)}
@@ -159,6 +170,7 @@ class Scopes:
         return None
 
     def _column(self, source: FromItem, name: str) -> EngineColumn | None:
+        """Return the column that an item of a FROM clause has by a name; None if it has none."""
         if source.table is not None:
             return source.table.columns.get(name)
         if source.query is None:

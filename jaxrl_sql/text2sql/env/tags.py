@@ -1,42 +1,47 @@
 """Mask tags and fences inside a query's literals, quoted names and comments, as they are not part of the dialogue.
 
-`hide_tags` replaces their characters one by one, so other tags keep their positions; `show_tags` restores them.
+Tags (`<think>`, `<reasoning>`, `<sql>`, `<solution>`) and fences (three backticks) structure an answer. In a query such
+as `SELECT '</sql>'` they are data, and must not end the query. `hide_tags` replaces each `<` and backtick by another
+character, so all other text keeps its position; `show_tags` restores them.
 """
 
 from __future__ import annotations
 
 import re
 
+# The replacements are two characters of the private use area, which texts rarely contain.
 _MARKS, _REPLACEMENTS = "<`", "\ue0f0\ue0f1"
 _HIDDEN, _SHOWN = str.maketrans(_MARKS, _REPLACEMENTS), str.maketrans(_REPLACEMENTS, _MARKS)
 _OPENING = re.compile(r"<(think|reasoning|sql|solution)>|```sql(?![A-Za-z0-9_])", re.IGNORECASE)
 OPENING_THOUGHT = re.compile(r"<(think|reasoning)>")
 """The opening tag of a thought."""
 OPENED = re.compile(rf"{OPENING_THOUGHT.pattern}(?=\s*$)")
-"""The opening tag of a thought at the end of a prompt, which belongs to the answer."""
-# A literal over several lines is likely a lone apostrophe, so it does not count. A block's end ends a -- comment, too.
+"""The opening tag of a thought at the end of a prompt: the template opens the thought that the answer continues."""
+# A literal that spans several lines does not count: its quote is likely a lone apostrophe. A comment of /* */ has at
+# most 1,000 characters. In a comment after --, tags are not masked, because the end of the query's block also ends it.
 _QUOTE = re.compile(r"""['"]|/\*|--""")
 _QUOTED = re.compile(r"""'(?:[^'\n]|'')*'|"(?:[^"\n]|"")*"|/\*(?s:.{0,1000}?)\*/|--[^\n]*""")
 
 
 def hide_tags(text: str) -> str:
     """Return a text of the same length with tags and fences in queries' literals, quoted names and comments masked."""
+    # A text that already has a replacement stays unchanged, because `show_tags` could not restore it.
     has_quotes = "'" in text or '"' in text or "/*" in text
     if not has_quotes or any(mark in text for mark in _REPLACEMENTS):
         return text
-    pieces, copied, at = [], 0, 0
-    lasts: dict[str, int] = {}
-    while opening := _OPENING.search(text, at):
-        at, name = opening.end(), opening[1] or ""
+    pieces, copied, position = [], 0, 0
+    last_positions: dict[str, int] = {}
+    while opening := _OPENING.search(text, position):
+        position, name = opening.end(), opening[1] or ""
         closing = f"</{name}>" if name else "```"
-        if closing not in lasts:
-            lasts[closing] = text.rfind(closing)
-        if lasts[closing] < at:
+        if closing not in last_positions:
+            last_positions[closing] = text.rfind(closing)
+        if last_positions[closing] < position:
             continue
         if name.lower() in ("think", "reasoning"):
-            at = text.find(closing, at)
+            position = text.find(closing, position)
             continue
-        at, quoted = _end_of_block(text, at, closing)
+        position, quoted = _end_of_block(text, position, closing)
         for start, stop in quoted:
             pieces += [text[copied:start], text[start:stop].translate(_HIDDEN)]
             copied = stop
@@ -67,13 +72,13 @@ def _end_of_block(text: str, start: int, closing: str) -> tuple[int, list[tuple[
     """
     first = end = text.find(closing, start)
     quoted: list[tuple[int, int]] = []
-    at = start
-    while quote := _QUOTE.search(text, at, end):
+    position = start
+    while quote := _QUOTE.search(text, position, end):
         token = _QUOTED.match(text, quote.start())
-        at = token.end() if token else quote.end()
+        position = token.end() if token else quote.end()
         if token is None or quote[0] == "--":
             continue
-        if at > end and (end := text.find(closing, at)) < 0:
+        if position > end and (end := text.find(closing, position)) < 0:
             return first, quoted
         quoted.append(token.span())
     return end, quoted

@@ -1,8 +1,9 @@
 """Translate SQLite's queries to PostgreSQL, MariaDB and DuckDB, for a copy of the database with known names and types.
 
-sqlglot writes the dialect. This module adds the copy's names, SQLite's comparison by affinity, case-insensitive LIKE,
-GROUP BY with columns that are not keys, and floating-point averages. Parts without an equivalent stay unchanged and
-fail on the engine. To verify equal results, run both and compare.
+sqlglot writes the dialect. This module adds the copy's names and the behaviour of SQLite: comparison by affinity (the
+type of a column decides how it compares), case-insensitive LIKE, selected columns that GROUP BY does not list, and
+floating-point averages. Parts without an equivalent stay unchanged and fail on the engine. To verify that results are
+equal, run both queries and compare. Engines are named `postgresql`, `mysql` (MariaDB) and `duckdb`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sqlglot import exp
 
-from jaxrl_sql.text2sql.env.dialect import SQLGLOT, rewritten
+from jaxrl_sql.text2sql.env.dialect import SQLGLOT, transpile_or_none
 from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, FromItem, Scopes
 from jaxrl_sql.types import InputError
 
@@ -28,8 +29,11 @@ _RESERVED = frozenset(
     using variadic verbose when where window with
     """.split()
 )
-_BARE = re.compile(r"[a-z_][a-z0-9_]*")
-_FORMS = {"date": r"\d{4}-\d\d-\d\d", "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"}
+# Names that need no quotes.
+_UNQUOTED_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+# The texts that an engine reads as a date or a timestamp.
+_DATE_PATTERNS = {"date": r"\d{4}-\d\d-\d\d", "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"}
+# Affinities by which SQLite converts a text to a number.
 _NUMERIC = frozenset({"integer", "real", "numeric"})
 _NUMBER = re.compile(r"\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
@@ -53,7 +57,7 @@ def to_engine(sql: str, engine: str, schema: EngineSchema) -> str | None:
     """
     if engine not in SQLGLOT:
         raise InputError(f"engine {engine!r}: there are {', '.join(SQLGLOT)}")
-    return rewritten(sql, "sqlite", SQLGLOT[engine], lambda tree: _Rewriter(engine, schema).rewrite(tree))
+    return transpile_or_none(sql, "sqlite", SQLGLOT[engine], lambda tree: _Rewriter(engine, schema).rewrite(tree))
 
 
 class _Rewriter:
@@ -64,37 +68,37 @@ class _Rewriter:
         self.schema = schema
         self.scopes = Scopes(schema)
         comparisons: dict[type[exp.Expression], Callable[[exp.Expression], exp.Expression | None]] = dict.fromkeys(
-            _COMPARISONS, self._compare
+            _COMPARISONS, self._rewrite_comparison
         )
-        self.rules = comparisons | {
-            exp.In: self._in_list,
-            exp.Between: self._between,
-            exp.Like: self._like,
-            exp.Avg: self._sum,
-            exp.Sum: self._sum,
-            exp.Div: self._divide,
-            exp.Round: self._round,
-            exp.Literal: self._literal,
+        self.rewrites = comparisons | {
+            exp.In: self._rewrite_in,
+            exp.Between: self._rewrite_between,
+            exp.Like: self._rewrite_like,
+            exp.Avg: self._rewrite_sum,
+            exp.Sum: self._rewrite_sum,
+            exp.Div: self._rewrite_division,
+            exp.Round: self._rewrite_round,
+            exp.Literal: self._rewrite_literal,
             exp.Ordered: self._omit_null_order,
         }
 
     def rewrite(self, tree: exp.Expression) -> exp.Expression:
-        """Rewrite a tree in place; rules that depend on its names run before names change."""
+        """Rewrite a tree in place; rewrites that read names run before the names change."""
         if not isinstance(tree, exp.Query):
             raise TypeError("not a query")
         self._convert_quoted_words(tree)
         if self.engine != "mysql":
             for select in tree.find_all(exp.Select):
-                self._group(select)
+                self._extend_group_by(select)
         for node in reversed(list(tree.walk())):
             if isinstance(node, _TEXT_FUNCTIONS):
-                self._as_text_inside(node)
-            rule = self.rules.get(type(node))
-            new = rule(node) if rule else None
+                self._cast_arguments_to_text(node)
+            rewrite = self.rewrites.get(type(node))
+            new = rewrite(node) if rewrite else None  # None: the node stays, perhaps changed in place
             if new is not None and new is not node:
                 tree = new if node is tree else tree
                 node.replace(new)
-        self._rename(tree)
+        self._rename_to_copy(tree)
         self._alias_subqueries(tree)
         return tree
 
@@ -106,7 +110,7 @@ class _Rewriter:
             if is_quoted and self.scopes.origin(column) is None and not _is_alias(column):
                 column.replace(exp.Literal.string(word.name))
 
-    def _rename(self, tree: exp.Expression) -> None:
+    def _rename_to_copy(self, tree: exp.Expression) -> None:
         """Rename tables and columns to those of the copy; aliases keep their spelling."""
         origins = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
         tables = [
@@ -133,11 +137,13 @@ class _Rewriter:
                 node.set("this", self._identifier(table.name))
 
     def _sources(self, select: exp.Expression) -> Iterable[FromItem]:
+        """Return the items of a SELECT's FROM clause, as a list, since the caller changes their nodes."""
         return list(self.scopes.sources(select))
 
     def _identifier(self, name: str) -> exp.Identifier:
+        """Return an identifier, quoted if the engine requires it."""
         is_reserved = self.engine == "postgresql" and name.lower() in _RESERVED
-        return exp.Identifier(this=name, quoted=is_reserved or not _BARE.fullmatch(name.lower()))
+        return exp.Identifier(this=name, quoted=is_reserved or not _UNQUOTED_NAME.fullmatch(name.lower()))
 
     def _alias_subqueries(self, tree: exp.Expression) -> None:
         """Add aliases to subqueries in FROM without one, which PostgreSQL and MariaDB require."""
@@ -145,40 +151,45 @@ class _Rewriter:
             if isinstance(query.parent, exp.From | exp.Join) and not query.alias:
                 query.set("alias", exp.TableAlias(this=exp.Identifier(this=f"q{number}")))
 
-    def _group(self, select: exp.Expression) -> None:
-        """Add selected columns that are not keys to a GROUP BY.
+    def _extend_group_by(self, select: exp.Expression) -> None:
+        """Add the columns to a GROUP BY that the query uses outside of aggregates but does not group by.
 
-        The result is the same if the group determines them; otherwise SQLite selects an arbitrary row's value, and the
-        results differ.
+        The result is the same if the group determines their values. Otherwise SQLite selects an arbitrary row's value,
+        and the results differ.
         """
         group_by = select.args.get("group")
         if group_by is None or not group_by.expressions:
             return
-        aliased = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
-        keys = [self._key(key, select, aliased) for key in group_by.expressions]
-        grouped = {self._path(key) for key in keys if isinstance(key, exp.Column)}
+        expression_of_alias = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
+        keys = [self._resolve_group_key(key, select, expression_of_alias) for key in group_by.expressions]
+        grouped = {self._qualified_name(key) for key in keys if isinstance(key, exp.Column)}
         order, having = select.args.get("order"), select.args.get("having")
         for part in [*select.selects, *([having] if having else []), *([order] if order else [])]:
-            for column in _bare_columns(part, keys):
-                path = self._path(column)
-                if path is None or path in grouped or (not column.table and column.name.lower() in aliased):
+            for column in _ungrouped_columns(part, keys):
+                qualified_name = self._qualified_name(column)
+                if (
+                    qualified_name is None
+                    or qualified_name in grouped
+                    or (not column.table and column.name.lower() in expression_of_alias)
+                ):
                     continue
                 if self.engine == "postgresql" and self._has_primary_key(column, grouped):
                     continue
-                grouped.add(path)
+                grouped.add(qualified_name)
                 group_by.append("expressions", column.copy())
 
-    def _key(
-        self, key: exp.Expression, select: exp.Expression, aliased: Mapping[str, exp.Expression]
+    def _resolve_group_key(
+        self, key: exp.Expression, select: exp.Expression, expression_of_alias: Mapping[str, exp.Expression]
     ) -> exp.Expression:
         """Return the expression of a GROUP BY key: itself, or a selected one by its number or alias."""
         if isinstance(key, exp.Literal) and key.name.isdigit() and 0 < int(key.name) <= len(select.selects):
             return select.selects[int(key.name) - 1].unalias()
         if isinstance(key, exp.Column) and not key.table and self.scopes.origin(key) is None:
-            return aliased.get(key.name.lower(), key)
+            return expression_of_alias.get(key.name.lower(), key)
         return key
 
-    def _path(self, column: exp.Expression) -> tuple[str, str] | None:
+    def _qualified_name(self, column: exp.Expression) -> tuple[str, str] | None:
+        """Return the alias of a column's table, and the column's name on the engine; None if it is not resolved."""
         origin = self.scopes.origin(column)
         return (origin.source.alias.lower(), origin.column.name) if origin else None
 
@@ -190,41 +201,43 @@ class _Rewriter:
         table, alias = origin.source.table, origin.source.alias.lower()
         return {(alias, table.columns[name].name) for name in table.primary_key} <= {*grouped}
 
-    def _compare(self, node: exp.Expression) -> None:
+    def _rewrite_comparison(self, node: exp.Expression) -> None:
         is_equality = isinstance(node, exp.EQ | exp.NEQ)
-        left, right = self._pair(node.this, node.expression, is_equality=is_equality)
+        left, right = self._convert_sides(node.this, node.expression, is_equality=is_equality)
         node.set("this", left)
         node.set("expression", right)
 
-    def _in_list(self, node: exp.Expression) -> None:
+    def _rewrite_in(self, node: exp.Expression) -> None:
+        """Convert the sides of an IN, unless its items need different conversions of the left side."""
         query = node.args.get("query")
         if query is not None:
             selected = query.selects[0] if query.selects else None
-            left, right = self._pair(node.this, selected, is_equality=True)
+            left, right = self._convert_sides(node.this, selected, is_equality=True)
             node.set("this", left)
             if right is not selected and selected is not None and isinstance(query.this, exp.Select):
                 query.this.set("expressions", [right])
             return
-        pairs = [self._pair(node.this, expression, is_equality=True) for expression in node.expressions]
+        pairs = [self._convert_sides(node.this, expression, is_equality=True) for expression in node.expressions]
         if len({left for left, _ in pairs}) == 1:
             node.set("this", pairs[0][0])
             node.set("expressions", [right for _, right in pairs])
 
-    def _between(self, node: exp.Expression) -> None:
+    def _rewrite_between(self, node: exp.Expression) -> None:
+        """Convert the sides of a BETWEEN, unless its bounds need different conversions of the left side."""
         (left, low), (other, high) = (
-            self._pair(node.this, node.args[name], is_equality=False) for name in ("low", "high")
+            self._convert_sides(node.this, node.args[name], is_equality=False) for name in ("low", "high")
         )
         if left == other:
             node.set("this", left)
             node.set("low", low)
             node.set("high", high)
 
-    def _pair(
+    def _convert_sides(
         self, left: exp.Expression, right: exp.Expression, *, is_equality: bool
     ) -> tuple[exp.Expression, exp.Expression]:
         """Return both sides of a comparison, converted so that the engine compares them like SQLite's affinities do."""
         kinds = self.scopes.kind(left), self.scopes.kind(right)
-        if kinds[0] in _FORMS or kinds[1] in _FORMS:
+        if kinds[0] in _DATE_PATTERNS or kinds[1] in _DATE_PATTERNS:
             return self._date_as_text(left, right, kinds[0]), self._date_as_text(right, left, kinds[1])
         if "text" in kinds and not NUMBERS.isdisjoint(kinds):
             if kinds[1] == "text":
@@ -236,10 +249,10 @@ class _Rewriter:
     def _text_and_number(
         self, text: exp.Expression, number: exp.Expression, *, is_equality: bool
     ) -> tuple[exp.Expression, exp.Expression]:
-        """Compare as texts if SQLite does, or for equality; else as numbers.
+        """Return a text and a number, converted to texts if SQLite compares texts or for equality, else to numbers.
 
-        A numeric literal stays, as the engine converts it. A text column with numeric affinity exists in the copy if
-        the column mixes numbers and texts; equal numbers there are equal texts.
+        A text literal with a number stays, as the engine converts it. The copy has a text column with numeric affinity
+        if SQLite's column mixes numbers and texts. Equal numbers in it are equal texts.
         """
         affinity = self.scopes.affinity(text)
         if self.scopes.affinity(number) in _NUMERIC:
@@ -255,13 +268,13 @@ class _Rewriter:
 
     def _date_as_text(self, node: exp.Expression, other: exp.Expression, kind: str) -> exp.Expression:
         """Return a date as text, which SQLite compares, unless the other side is a date of the same kind."""
-        if kind not in _FORMS or self.scopes.kind(other) == kind:
+        if kind not in _DATE_PATTERNS or self.scopes.kind(other) == kind:
             return node
-        if isinstance(other, exp.Literal) and other.is_string and re.fullmatch(_FORMS[kind], other.name):
+        if isinstance(other, exp.Literal) and other.is_string and re.fullmatch(_DATE_PATTERNS[kind], other.name):
             return node
         return _cast(node, "text")
 
-    def _like(self, node: exp.Expression) -> exp.Expression | None:
+    def _rewrite_like(self, node: exp.Expression) -> exp.Expression | None:
         """Write LIKE with SQLite's meaning: it ignores case and has no default escape character."""
         pattern = node.expression
         if isinstance(pattern, exp.Literal):
@@ -277,14 +290,14 @@ class _Rewriter:
         )
         return exp.Like(this=exp.Lower(this=node.this), expression=lower, negate=node.args.get("negate"))
 
-    def _as_text_inside(self, node: exp.Expression) -> None:
+    def _cast_arguments_to_text(self, node: exp.Expression) -> None:
         """Cast the argument of a text function to text if the engine has another type there."""
         for name in ("this", "expression") if isinstance(node, exp.DPipe | exp.Like | exp.ILike) else ("this",):
             argument = node.args.get(name)
-            if self.engine != "mysql" and self.scopes.kind(argument) in {*NUMBERS, *_FORMS}:
+            if self.engine != "mysql" and self.scopes.kind(argument) in {*NUMBERS, *_DATE_PATTERNS}:
                 node.set(name, _cast(argument, "text"))
 
-    def _sum(self, node: exp.Expression) -> None:
+    def _rewrite_sum(self, node: exp.Expression) -> None:
         """Sum texts as numbers and booleans as 0 and 1; cast for MariaDB, which averages integers to four digits."""
         argument = node.this
         inner = argument.expressions[0] if isinstance(argument, exp.Distinct) else argument
@@ -299,31 +312,36 @@ class _Rewriter:
         if new is not None:
             (argument.set("expressions", [new]) if isinstance(argument, exp.Distinct) else node.set("this", new))
 
-    def _divide(self, node: exp.Expression) -> exp.Expression | None:
+    def _rewrite_division(self, node: exp.Expression) -> exp.Expression | None:
         """Use integer division for integers, PostgreSQL's default; division by 0 gives NULL."""
         divisor = node.expression
+        # By default, sqlglot writes NULLIF(divisor, 0); `safe` omits it for a literal other than 0.
         if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
             node.set("safe", False)
         if self.engine == "postgresql" or self.scopes.kind(node) != "integer":
             return None
         return exp.IntDiv(this=node.this, expression=node.expression)
 
-    def _round(self, node: exp.Expression) -> None:
+    def _rewrite_round(self, node: exp.Expression) -> None:
+        """Round a decimal in PostgreSQL, which does not round a float to a number of digits."""
         if self.engine == "postgresql" and node.args.get("decimals") is not None:
             node.set("this", _cast(node.this, "decimal"))
 
-    def _literal(self, node: exp.Expression) -> exp.Expression | None:
+    def _rewrite_literal(self, node: exp.Expression) -> exp.Expression | None:
         """Write a real literal as a float, since MariaDB's are decimals with a fixed number of digits."""
         is_real = self.engine == "mysql" and not node.args["is_string"] and "." in node.name
         return exp.Literal.number(f"{node.name}e0") if is_real and "e" not in node.name.lower() else None
 
     def _omit_null_order(self, node: exp.Expression) -> None:
-        """Omit the order of NULLs when sorting by a count, which is never NULL."""
+        """Omit NULLS FIRST or LAST when sorting by a count, which is never NULL.
+
+        sqlglot omits it if `nulls_first` has the default of the engine.
+        """
         if isinstance(node.this, exp.Count) and self.engine != "mysql":
             node.set("nulls_first", self.engine == "postgresql" and bool(node.args.get("desc")))
 
 
-def _bare_columns(part: exp.Expression, keys: Iterable[exp.Expression]) -> Iterable[exp.Expression]:
+def _ungrouped_columns(part: exp.Expression, keys: Iterable[exp.Expression]) -> Iterable[exp.Expression]:
     """Return the columns of an expression outside of aggregates, subqueries and keys."""
     key_list = [*keys]
     columns: list[exp.Expression] = []

@@ -1,7 +1,8 @@
 """Multi-turn environments: the policy's queries get observations, and decoding continues in the same KV cache.
 
-An environment has `next(action)`: it takes an action and returns a pending observation, or None once the answer is
-complete. The engine needs nothing else, and decodes other answers while an observation is pending.
+An action is the policy's text in one turn. `next(action)` of an environment returns a pending observation (text that
+the policy sees before its next turn), or None once the answer is complete. The rollout engine needs nothing else. It
+decodes other answers while an observation is pending.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from jaxrl_sql.text2sql.env.verdicts import is_trusted
 from jaxrl_sql.types import InputError
 
 SQL_STOPS = ("</sql>", "</solution>")
+"""The stop strings of a turn: the end of a query, and of the solution."""
 _SQL = re.compile(r"<sql>((?:(?!<sql>).)*?)</sql>\s*$", re.DOTALL)
-# The start of a reading query, after comments and blanks.
+# The start of a query that returns rows, after comments and blanks.
 _SELECT = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 _SOLUTION = "</solution>"
 _TAG_NAMES = ("think", "reasoning", "sql", "solution", "observation", "answer")
@@ -49,7 +51,7 @@ class PendingObservation(Protocol):
 
 
 class Environment(Protocol):
-    """The environment of one answer; `stop` is the time limit or error that invalidated an observation, if any.
+    """The environment of one answer; `stop` is the time limit or error that invalidated an observation, or "".
 
     `is_out_of_turns` is True once an answer is complete because its last turn had no solution.
     """
@@ -62,8 +64,8 @@ class Environment(Protocol):
         ...
 
 
-# Creates the environment of an answer from the indices of the prompt and the sample.
-Turns = Callable[[int, int], Environment]
+EnvironmentFactory = Callable[[int, int], Environment]
+"""Creates the environment of an answer from the indices of the prompt and the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,10 @@ class Observation:
 class SqlResult:
     """The observation of a query: its result, and the number of turns left.
 
-    If a result exceeds the limits, a second query under the same limits reads its first rows. A query that hit the time
-    limit, or without a verdict, runs once more, since observations should not depend on the load. If it fails again,
-    `invalidate` receives the reason.
+    `submit` starts a query and returns its job; `job` is the current one. If a result exceeds the limits, `large` has
+    that outcome, and a second query under the same limits reads the first rows. A query runs once more if it hit the
+    time limit or failed for reasons outside of its SQL, since observations should not depend on the load. If it fails
+    again, `invalidate` receives the reason.
     """
 
     sql: str
@@ -115,12 +118,13 @@ class SqlResult:
             self._query_first_rows(outcome)
         if self.large is None:
             return wrap(observe(outcome), self.turns_left)
-        first = self._outcome(self._first_rows())
+        first = self._outcome(self._first_rows_sql())
         if first.status != "ok":
             return wrap(observe(self.large), self.turns_left)
         return wrap(f"{observe(first)}\n({self.large.error}; the first {MAX_ROWS})", self.turns_left)
 
     def _outcome(self, sql: str) -> SqlOutcome:
+        """Wait for the current job, whose query is `sql`, and return its outcome; run the query again if needed."""
         (outcome,) = self.job.result()
         if not is_trusted(outcome.status, outcome.stopped_by):
             (outcome,) = self.submit(sql).result()
@@ -129,11 +133,12 @@ class SqlResult:
         return outcome
 
     def _query_first_rows(self, outcome: SqlOutcome) -> None:
+        """Submit the query for the first rows if the result exceeds the limits."""
         if outcome.status == "too_large" and _SELECT.match(self.sql):
-            self.large, self.job = outcome, self.submit(self._first_rows())
+            self.large, self.job = outcome, self.submit(self._first_rows_sql())
 
-    def _first_rows(self) -> str:
-        """Return the query for the first rows; several statements fail inside the parentheses."""
+    def _first_rows_sql(self) -> str:
+        """Return the query for the first rows; if the SQL has several statements, it fails inside the parentheses."""
         return f"SELECT * FROM ({self.sql.rstrip().removesuffix(';')}\n) AS result LIMIT {MAX_ROWS}"
 
 
@@ -163,9 +168,9 @@ class SqlTurns:
     """SkyRL-SQL's loop: `<sql>` is executed and observed, `<solution>` ends the answer, other text gets a format hint.
 
     `turns` is the total number of the policy's turns; the last must be the solution. Errors and timeouts are
-    observations. A query has its own `limits`, or the executor's, and is translated from `dialect` to SQLite's. A
-    truncated answer ends, too. `stop` is `wall` once a query hit the time limit twice, or another error's name: the
-    answer's reward is then invalid.
+    observations. Queries run on the file or URL `database`, under `limits` (None: the executor's), and are translated
+    from `dialect` to SQLite's. An answer also ends when it is truncated. `stop` is `wall` once a query hit the limit of
+    wall time twice, or the name of another error: the answer's reward is then invalid.
     """
 
     executor: Any

@@ -1,8 +1,9 @@
-"""Distinguish verdicts on SQL from missing values, which are retried once and never scored.
+"""Distinguish outcomes that are verdicts on the SQL from failures for other reasons.
 
-A `db_error` is an error of the database or its server, `cancelled` a decision of the caller. An execution whose worker
-process was killed from outside (`stop` is `killed`), or without memory for its result (`memory`), is not a verdict,
-either. `crashed` without these is a verdict: the SQL crashed its process or session.
+A failure for another reason is retried once. If it fails again, the value is missing: it is never scored as wrong. Such
+failures are a `db_error` (of the database or its server) and `cancelled` (by the caller). So are executions whose
+worker process was killed from outside (`stop` is `killed`) or had no memory for the result (`memory`). `crashed`
+without these is a verdict: the SQL crashed its process or session.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ NO_VERDICTS = frozenset({"db_error", "cancelled"})
 """Statuses that do not depend on the SQL."""
 
 LOST_GOLDS = frozenset({"crashed", *NO_VERDICTS})
-"""Statuses of a gold that is retried; its worker may have been killed from outside."""
+"""Statuses of a gold that is retried; if it is `crashed`, its worker may have been killed from outside."""
 
-_FOREIGN = frozenset({"cancelled", "killed", "memory", *NO_VERDICTS})
-_CLOCKS = frozenset({"wall", "cpu"})
+_EXTERNAL_STOPS = frozenset({"cancelled", "killed", "memory", *NO_VERDICTS})
+_TIME_LIMITS = frozenset({"wall", "cpu"})
 
 
 def is_verdict(status: str, stop: str | None = "") -> bool:
-    """Return whether an outcome depends on its SQL; one that hit a time limit also depends on the machine."""
-    return status not in NO_VERDICTS and stop not in _FOREIGN
+    """Return whether an outcome depends on its SQL, even if it also depends on the machine, as at a time limit."""
+    return status not in NO_VERDICTS and stop not in _EXTERNAL_STOPS
 
 
 def is_trusted(status: str, stop: str | None = "") -> bool:
     """Return whether an outcome depends on its SQL alone, not on the machine's load."""
-    return is_verdict(status, stop) and stop not in _CLOCKS
+    return is_verdict(status, stop) and stop not in _TIME_LIMITS
 
 
 def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> list[SqlOutcome]:
@@ -48,9 +49,12 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
 
 
 def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
-    """Raise InputError for the first unreachable server of `databases`, which had a db_error."""
-    names = [name for entry in databases for name in ([entry] if isinstance(entry, str) else entry)]
-    for url in dict.fromkeys(name for name in names if is_address(name)):
+    """Raise InputError for the first unreachable server of `databases`, whose queries had a db_error.
+
+    An item of `databases` is a file, a URL, or a list of them.
+    """
+    paths_or_urls = [name for entry in databases for name in ([entry] if isinstance(entry, str) else entry)]
+    for url in dict.fromkeys(name for name in paths_or_urls if is_address(name)):
         (outcome,) = executor.execute_many([(url, "SELECT 1")])
         if outcome.status == "db_error":
             address = parse_address(url)

@@ -1,4 +1,7 @@
-"""Compare predictions with golds in the executor and return the results as rows."""
+"""Compare predictions with golds (reference queries or results) in the executor, by rules.
+
+A rule decides whether two results are equal: `bird` compares the rows as sets, as BIRD's script does.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor, SqlJob
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, raise_if_unreachable
 from jaxrl_sql.types import Example, Fields, Golds, InputError
 
-# PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates if more rows remain. Its reward, the
-# executor's default, lets them differ by 5 and drops no duplicates.
+# Options of the rules `paverl` and `ex_b`. PaVeRL-SQL's evaluation lets row counts differ by 30, and drops duplicate
+# rows of a longer prediction. Its reward, the executor's default, lets them differ by 5 and drops none.
 EVALUATION: Fields = {"row_slack": 30, "drop_duplicates": True}
 
 # Comparisons per batch: the results of a batch stay in memory until the batch is compared.
@@ -22,7 +25,11 @@ PIECE = 32
 
 
 class Comparison(NamedTuple):
-    """A comparison of a prediction in SQLite's dialect (None: no SQL) on one database, or on each of several."""
+    """A comparison of a prediction with the golds, of which any may match.
+
+    `databases` is a database (a file or a URL), or a list: the prediction must then match on each of them. `sql` is in
+    the dialect that runs there (None: no SQL). `options` are those of the rules, see `score_predictions`.
+    """
 
     databases: str | list[str]
     sql: str | None
@@ -31,7 +38,7 @@ class Comparison(NamedTuple):
 
 
 class ComparisonResult(NamedTuple):
-    """The result of a comparison; times are in milliseconds."""
+    """The result of a comparison: the score, the number of rows and the wall time in milliseconds of both queries."""
 
     row: ScoreRow
     pred_rows: int
@@ -51,39 +58,39 @@ def compare(
     rules: Sequence[str],
     on_progress: ProgressCallback = no_progress,
 ) -> list[ComparisonResult]:
-    """Run the comparisons and retry items that hit the time limit once alone, so verdicts do not depend on the load.
+    """Run the comparisons concurrently; retry those that hit the time limit once, alone.
 
-    Items without a verdict are retried, too. Equal items share one retry, and so do items whose common gold times out.
-    `on_progress` is called with the number of items compared. Raises InputError for an unknown option or an unreachable
-    server.
+    So verdicts do not depend on the load. Items that failed for reasons outside of their SQL are retried, too. Equal
+    items share one retry. If a gold times out in its retry, other items with this gold are not retried. `on_progress`
+    is called with the number of items compared. Raises InputError for an unknown option or an unreachable server.
     """
-    answers: list[ComparisonResult] = []
+    compared: list[ComparisonResult] = []
     done = Tally(on_progress)
     for start in range(0, len(items), CHUNK):
-        answers += _compare(executor, items[start : start + CHUNK], rules, done.add)
-    _raise_if_unreachable(executor, items, answers)
-    again: dict[Any, ComparisonResult] = {}
-    endless: set[Any] = set()
-    for i, (item, answer) in enumerate(zip(items, answers, strict=True)):
+        compared += _compare(executor, items[start : start + CHUNK], rules, done.add)
+    _raise_if_unreachable(executor, items, compared)
+    retried: dict[Any, ComparisonResult] = {}
+    stuck_golds: set[Any] = set()
+    for i, (item, answer) in enumerate(zip(items, compared, strict=True)):
         is_stuck = answer.row.gold_status == "timeout"
-        gold = (str(item.databases), str(item.golds)) if is_stuck else None
+        gold_key = (str(item.databases), str(item.golds)) if is_stuck else None
         is_lost = answer.row.gold_status in LOST_GOLDS or not is_verdict(answer.row.pred_status, answer.row.stop)
-        if gold in endless or not (is_stuck or is_lost or answer.row.stop == "wall"):
+        if gold_key in stuck_golds or not (is_stuck or is_lost or answer.row.stop == "wall"):
             continue
         key = (str(item.databases), item.sql, str(item.golds), str(item.options))
-        if key not in again:
-            again[key] = _compare(executor, [item], rules)[0]
-        answers[i] = again[key]
-        if again[key].row.gold_status == "timeout":
-            endless.add(gold)
-    _raise_if_unreachable(executor, items, answers)
-    return answers
+        if key not in retried:
+            retried[key] = _compare(executor, [item], rules)[0]
+        compared[i] = retried[key]
+        if retried[key].row.gold_status == "timeout":
+            stuck_golds.add(gold_key)
+    _raise_if_unreachable(executor, items, compared)
+    return compared
 
 
 def _raise_if_unreachable(
-    executor: SqlExecutor, items: Sequence[Comparison], answers: Sequence[ComparisonResult]
+    executor: SqlExecutor, items: Sequence[Comparison], compared: Sequence[ComparisonResult]
 ) -> None:
-    pairs = zip(items, answers, strict=True)
+    pairs = zip(items, compared, strict=True)
     raise_if_unreachable(executor, [item.databases for item, answer in pairs if "db_error" in answer.row[:2]])
 
 
@@ -98,8 +105,10 @@ def _compare(
     results: list[ComparisonResult] = []
     for job in jobs:
         columns = job.result()
-        numbers = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
-        piece = [ComparisonResult(*values) for values in zip(score_rows(columns, rules), *numbers, strict=True)]
+        counts_and_times = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
+        piece = [
+            ComparisonResult(*values) for values in zip(score_rows(columns, rules), *counts_and_times, strict=True)
+        ]
         on_done(len(piece))
         results += piece
     return results

@@ -11,7 +11,7 @@ from jaxrl_sql.types import Response
 
 
 def turns_taken(response: Response) -> int:
-    """Return the number of the policy's turns; a text is split at its observations."""
+    """Return the number of the policy's turns; in a text, each observation ends a turn."""
     if isinstance(response, str):
         return response.count("</observation>") + 1
     roles = [role for role, _ in response]
@@ -33,17 +33,17 @@ def dialogue_metrics(responses: Sequence[Response], verdicts: Sequence[Verdict],
         (n, verdict.scores[rule]) for n, (_, verdict) in zip(turn_counts, pairs, strict=True) if rule in verdict.scores
     ]
     counts = Counter(n for n, _ in scored)
-    numbers: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for n in sorted(counts):
-        numbers[f"{rule}/turns/{n}"] = sum(score for turns, score in scored if turns == n) / counts[n]
-        numbers[f"count/turns/{n}"] = float(counts[n])
+        metrics[f"{rule}/turns/{n}"] = sum(score for turns, score in scored if turns == n) / counts[n]
+        metrics[f"count/turns/{n}"] = float(counts[n])
     if not pairs:
-        return numbers
+        return metrics
     parsed_responses = [read_skyrl_sql(response) for response, _ in pairs]
     totals: Counter[str] = Counter()
     for parsed in parsed_responses:
         totals.update(count_behaviour(parsed))
         totals["unsolved"] += parsed.sql is None
     names = ("queries", "lookups", "repeated", "unprobed", "unsolved")
-    numbers |= {f"dialogue/{name}": totals[name] / len(pairs) for name in names}
-    return numbers | {"turns/mean": sum(turn_counts) / len(pairs)}
+    metrics |= {f"dialogue/{name}": totals[name] / len(pairs) for name in names}
+    return metrics | {"turns/mean": sum(turn_counts) / len(pairs)}

@@ -1,11 +1,15 @@
-"""Explain why rules disagree about a prediction, by the reasons in `REASONS`."""
+"""Explain why rules disagree about a prediction, by the reasons in `REASONS`.
+
+A rule compares the rows of a prediction with those of the gold, the reference query: `bird` as sets, `test_suite` as
+Spider's script, `refined` with the cells of each row sorted. `docs/reference/rules.md` describes all rules.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.compare import compare, comparison_of
 from jaxrl_sql.text2sql.evals.ties import cuts_through_ties
@@ -26,7 +30,7 @@ REASONS: Mapping[str, str] = {
 }
 """Each reason with its description, for a prediction that rules disagree about; `ties` depends on the gold alone."""
 
-# Rules with a binary result; the others are graded.
+# Rules whose value is 0 or 1 and which are compared here. Graded rules have values between 0 and 1.
 EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b", "ehrsql")
 # The number of sorted rows that `ehrsql` compares.
 _FIRST = 100
@@ -40,13 +44,15 @@ def with_reasons(
 ) -> list[Verdict]:
     """Return the verdicts with reasons; a verdict with a score by each rule of `EXACT` is checked for disagreement.
 
-    If the scores differ, looser comparisons find the reason: the test suite's without order, EX_b without more columns.
+    If the scores differ, two further comparisons find the reason. They are `test_suite` without regard to the order of
+    rows, and `ex_b` without additional columns.
     """
     pairs = list(zip(examples, verdicts, strict=True))
     disputed = [
         i for i, (example, verdict) in enumerate(pairs) if example.answerable and verdict.executes and _differ(verdict)
     ]
-    items = [comparison_of(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in disputed]
+    items = [comparison_of(pairs[i][0], runnable_sql(pairs[i][1].sql or "", pairs[i][0]), options) for i in disputed]
+    # `ex_b` accepts fewer additional columns than `surplus_columns`: 1 allows none.
     loose_items = [item._replace(options={**item.options, "ordered": False, "surplus_columns": 1}) for item in items]
     answers = compare(executor, loose_items, ("test_suite", "ex_b"))
     reasons = {i: _reasons(verdicts[i], answer.row.scores) for i, answer in zip(disputed, answers, strict=True)}
@@ -65,15 +71,16 @@ def _differ(verdict: Verdict) -> bool:
 
 
 def _reasons(verdict: Verdict, loose: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the reasons, from the scores of the exact rules and of the two further comparisons, `loose`."""
     right_by = {rule: verdict.is_right(rule) for rule in EXACT}
-    is_same, has_no_more = loose["test_suite"] == 1.0, loose["ex_b"] == 1.0
+    is_same, has_no_more_columns = loose["test_suite"] == 1.0, loose["ex_b"] == 1.0
     is_long = min(verdict.pred_rows, verdict.gold_rows) >= _FIRST
     reasons = {
         "order": is_same and not right_by["test_suite"],
         "duplicates": right_by["bird"] and not right_by["refined"],
         "column_order": is_same and not right_by["bird"],
         "cells": right_by["refined"] and not is_same and not right_by["bird"],
-        "more_columns": right_by["ex_b"] and not has_no_more,
+        "more_columns": right_by["ex_b"] and not has_no_more_columns,
         "more_rows": right_by["ex_b"] and not right_by["bird"] and verdict.pred_rows > verdict.gold_rows,
         "first_rows": right_by["ehrsql"] and is_long and not (right_by["bird"] or right_by["refined"] or is_same),
     }
@@ -86,6 +93,8 @@ def _variants(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _ties(executor: SqlExecutor, examples: Sequence[Example]) -> list[bool]:
+    """Return for each question whether a LIMIT of its gold cuts through ties; equal golds are checked once."""
+
     def gold(example: Example) -> tuple[str, str, str]:
         sql = "" if example.gold_tables or not example.answerable else example.gold_sql
         return example.database, sql, example.gold_dialect

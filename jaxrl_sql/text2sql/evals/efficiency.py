@@ -1,4 +1,4 @@
-"""R-VES: speed of right answers relative to their golds (BIRD).
+"""R-VES: speed of right answers relative to their golds, the reference queries (BIRD).
 
 A prediction that is right by BIRD's comparison and its gold run alternately, several times. The time ratios gold /
 predicted of the pairs are averaged without outliers beyond three standard deviations. The mean ratio has a reward: 1.25
@@ -22,8 +22,10 @@ import numpy as np
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 
 RUNS = 100
+"""The number of pairs of runs per right answer, as in BIRD's script."""
 SPEED_RULES = ("r_ves", "r_ves_alternate")
 """The rules that measure time: BIRD's, and its variant in which prediction and gold alternate at running first."""
+# (The lowest time ratio gold / predicted, its reward).
 _STEPS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
 _SLOWEST = 0.25
 _SIGMAS = 3.0
@@ -34,15 +36,16 @@ def speed_score(
 ) -> float:
     """Return the score of a right answer, 0.5 to 1.12, relative to the first gold that runs.
 
-    The prediction runs first in each pair of runs; with `alternates`, in the first, third, … of an even number.
-    `timer` must not cache results (`timing_executor`). An answer that fails in all runs here, for example at a time
-    limit, gets the lowest score.
+    There are `runs` pairs of runs, in each of which the prediction runs first. With `alternates`, their number is even,
+    and the gold runs first in every second pair. `timer` must not cache results (`timing_executor`). An answer that
+    fails in all runs here, for example at a time limit, gets the lowest score.
     """
     gold = next((candidate for candidate in golds if timer.execute_many([(db_path, candidate)])[0].status == "ok"), "")
     if alternates:
         orders = [
             (_times(timer, db_path, sql, gold), _times(timer, db_path, gold, sql)) for _ in range((runs + 1) // 2)
         ]
+        # Times of the prediction and of the gold, each over both orders.
         pairs = [(a[0] + b[1], a[1] + b[0]) for a, b in orders if a and b]
     else:
         pairs = [pair for _ in range(runs) if (pair := _times(timer, db_path, sql, gold))]

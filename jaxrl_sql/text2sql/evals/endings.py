@@ -1,6 +1,7 @@
 """Count answers by `finish_reason`: the share of truncated answers, and the setting to raise.
 
-A reason is `stop`, `length` (a token limit), OUT_OF_TURNS, or a value from an endpoint; "" for predictions.
+A reason is `stop`, `length` (a token limit), OUT_OF_TURNS (a dialogue without a solution in its last turn), or another
+value of an endpoint's server. Predictions from a file have "".
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from jaxrl_sql.types import OUT_OF_TURNS, Fields
 
 
 def finish_reasons(records: Iterable[Fields]) -> Counter[str]:
-    """Count the answers of records by finish reason, without answers that have none."""
+    """Count the answers of records by finish reason, without answers that have none.
+
+    A record of several answers has their counts in `finish_reasons`.
+    """
     counts: Counter[str] = Counter()
     for record in records:
         counts.update(record.get("finish_reasons") or {record["finish_reason"]: 1})
@@ -42,18 +46,21 @@ def why_incomplete(reason: str, cfg: EvaluateSettings, tokens: int = 0) -> str:
         settings = f"evaluate.sampling.max_new_tokens={sampling.max_new_tokens}"
         if sampling.turns > 1 and not cfg.base_url:
             settings += f" (each turn) or evaluate.sampling.max_total_tokens={sampling.max_total_tokens} (all turns)"
-        return cut_at(settings, tokens)
+        return truncation_cause(settings, tokens)
     if reason == OUT_OF_TURNS:
         return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
     return "truncated by the server's content filter" if reason == "content_filter" else ""
 
 
-def cut_at(settings: str, tokens: int = 0) -> str:
-    """Return a message on truncation at the token limit of these settings, after `tokens` if they are known."""
-    place = f"after {quantity(tokens, 'tokens')}" if tokens else "at the token limit"
-    return f"truncated {place}: raise {settings}"
+def truncation_cause(settings: str, tokens: int = 0) -> str:
+    """Return the cause "truncated …" with `settings`, the text of the token limit's settings and their values.
+
+    `tokens` is the length of the truncated answer, or 0 if it is unknown.
+    """
+    point = f"after {quantity(tokens, 'tokens')}" if tokens else "at the token limit"
+    return f"truncated {point}: raise {settings}"
 
 
 def incomplete_warning(count: int, total: int, cause: str, what: str = "answers") -> str:
-    """Return a warning that `count` of `total` answers are incomplete."""
+    """Return a warning that `count` of `total` answers are incomplete, with a cause such as `truncation_cause`."""
     return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) {agree(count, 'are')} {cause}"

@@ -18,7 +18,10 @@ def _has_join(tree: exp.Expression) -> bool:
 
 
 def _has_nested_query(tree: exp.Expression) -> bool:
-    """Return whether a query is part of an expression or FROM; members of set operations and CTEs do not count."""
+    """Return whether an expression or a FROM clause contains a query.
+
+    Members of set operations (such as UNION) and common table expressions do not count.
+    """
     inner = (node for node in tree.find_all(exp.Select) if node is not tree)
     return any(not isinstance(_enclosing_node(select), exp.SetOperation | exp.CTE | None) for select in inner)
 

@@ -1,4 +1,4 @@
-"""Spider's difficulty levels: easy, medium, hard and extra, from three component counts of a gold.
+"""Spider's difficulty levels: easy, medium, hard and extra, from three component counts of a gold (a reference query).
 
 The levels follow Spider's evaluation (Yu et al., EMNLP 2018), which counts only the first SELECT:
 
@@ -22,7 +22,7 @@ from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parse_cached
 
 
 class ComponentCounts(NamedTuple):
-    """The component counts of a query."""
+    """The component counts of a query, as the module's docstring defines them."""
 
     plain: int
     nested: int
@@ -73,9 +73,10 @@ def _queries(condition: exp.Expression) -> int:
 
 
 def _others(select: exp.Select, where: exp.Expression | None) -> int:
+    """Return the count `others` of the module's docstring."""
     group_by, order_by = select.args.get("group"), select.args.get("order")
-    looked_at = [*select.expressions, *([group_by] if group_by else []), *([order_by] if order_by else [])]
-    aggregates = sum(1 for part in looked_at for _ in own_nodes(part, exp.AggFunc))
+    clauses = [*select.expressions, *([group_by] if group_by else []), *([order_by] if order_by else [])]
+    aggregates = sum(1 for part in clauses for _ in own_nodes(part, exp.AggFunc))
     conditions = _conditions(where.this) if where is not None else []
     aggregates += sum(_is_negated(condition) for condition in conditions)
     columns = group_by.expressions if group_by is not None else []

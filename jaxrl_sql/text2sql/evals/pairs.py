@@ -2,9 +2,9 @@
 
 Questions on one database share its schema and difficulties, so they are not independent: the databases are the sample.
 The p value is from a sign-flip test over databases (Fisher's randomization test): if the runs are equally good, each
-database's summed difference is symmetric about 0. McNemar's exact test counts questions: among those whose score
-differs, better and worse are equally likely. It assumes independent questions, so it rejects too often if databases
-differ. The interval of the difference is clustered by database, too (`interval`).
+database's summed difference is equally likely with either sign. McNemar's exact test counts questions: among those
+whose score differs, better and worse are equally likely. It assumes independent questions, so it rejects too often if
+databases differ. The interval of the difference is clustered by database, too (`interval`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from jaxrl_sql.text2sql.evals.interval import interval
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, InputError
 
-_LEVEL = 0.05
-_EQUAL = 1e-9
-# The 2**19 totals of the exact test take 4 MiB.
+_SIGNIFICANCE = 0.05
+_TOLERANCE = 1e-9
+# The sign-flip test is exact for up to 20 databases: the 2**19 totals, one per choice of signs, take 4 MiB. For more
+# databases, 4369 * 15 = 65,535 random choices of signs are computed in rounds, which limits the memory.
 _EXACT_DATABASES, _FLIPS, _FLIP_ROUNDS = 20, 4369, 15
 
 
@@ -55,7 +56,10 @@ def compare_runs(
     second: Sequence[Verdict],
     rule: str,
 ) -> PairedComparison:
-    """Compare the verdicts `first[i]` and `second[i]` of `examples[i]`; raise InputError for other questions."""
+    """Compare the verdicts `first[i]` and `second[i]` on `examples[i]` by one rule.
+
+    Raises InputError if they are on different questions, or if no question has a score by the rule in both runs.
+    """
     triples = list(zip(examples, first, second, strict=True))
     for example, left, right in triples:
         if not example.uid == left.uid == right.uid:
@@ -63,19 +67,19 @@ def compare_runs(
                 f"runs of different questions: {example.uid}, {left.uid} and {right.uid} have the same index"
             )
     unpaired = tuple(example.uid for example, left, right in triples if (rule in left.scores) != (rule in right.scores))
-    both = [row for row in triples if rule in row[1].scores and rule in row[2].scores]
-    if not both:
+    scored_in_both = [triple for triple in triples if rule in triple[1].scores and rule in triple[2].scores]
+    if not scored_in_both:
         raise InputError(f"runs to compare: no question has a score by {rule!r} in both")
-    before = np.array([left.scores[rule] for _, left, _ in both])
-    after = np.array([right.scores[rule] for _, _, right in both])
+    before = np.array([left.scores[rule] for _, left, _ in scored_in_both])
+    after = np.array([right.scores[rule] for _, _, right in scored_in_both])
     change = after - before
-    databases = [example.db_id for example, _, _ in both]
+    databases = [example.db_id for example, _, _ in scored_in_both]
     low, high = interval(change, databases)
-    better = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by > 0)
-    worse = tuple(example.uid for (example, _, _), by in zip(both, change, strict=True) if by < 0)
+    better = tuple(example.uid for (example, _, _), gain in zip(scored_in_both, change, strict=True) if gain > 0)
+    worse = tuple(example.uid for (example, _, _), gain in zip(scored_in_both, change, strict=True) if gain < 0)
     return PairedComparison(
         rule,
-        len(both),
+        len(scored_in_both),
         float(before.mean()),
         float(after.mean()),
         float(change.mean()),
@@ -101,18 +105,19 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
     Exact for up to 20 databases with a difference, else from 65,535 random flips with a fixed seed.
     """
     _, clusters = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
-    sums = np.bincount(clusters, weights=change)
-    sums = sums[np.abs(sums) > _EQUAL]
-    least = abs(float(sums.sum())) - _EQUAL
+    sums = np.bincount(clusters, weights=change)  # per database
+    sums = sums[np.abs(sums) > _TOLERANCE]
+    observed = abs(float(sums.sum())) - _TOLERANCE
     if len(sums) <= _EXACT_DATABASES:
-        totals = sums[:1]  # the other half has the opposite signs
+        # The first sign is +: the other half of the choices has the opposite totals, and totals count without sign.
+        totals = sums[:1]
         for value in sums[1:]:
             totals = np.concatenate((totals + value, totals - value))
-        return float(np.mean(np.abs(totals) >= least)) if len(sums) else 1.0
+        return float(np.mean(np.abs(totals) >= observed)) if len(sums) else 1.0
     rng = np.random.default_rng(0)
-    signs = (2 * rng.integers(0, 2, (_FLIPS, len(sums)), dtype=np.int8) - 1 for _ in range(_FLIP_ROUNDS))
-    hits = sum(int(np.count_nonzero(np.abs(chunk @ sums) >= least)) for chunk in signs)
-    return (1 + hits) / (1 + _FLIPS * _FLIP_ROUNDS)
+    rounds = (2 * rng.integers(0, 2, (_FLIPS, len(sums)), dtype=np.int8) - 1 for _ in range(_FLIP_ROUNDS))
+    hits = sum(int(np.count_nonzero(np.abs(signs @ sums) >= observed)) for signs in rounds)
+    return (1 + hits) / (1 + _FLIPS * _FLIP_ROUNDS)  # the observed signs are one of the choices
 
 
 def caution(databases: int) -> str:
@@ -121,6 +126,6 @@ def caution(databases: int) -> str:
         return "1 database: the interval and McNemar's p are over its questions, and the sign-flip p is always 1"
     if databases == 2:
         return "2 databases: the interval is useless and the sign-flip p is at least 0.5, so no difference can be shown"
-    least = 2 / 2**databases
-    few = f"{databases} databases: the sign-flip p is at least {least:.2g}, so no difference can be shown at 5 %"
-    return few if least > _LEVEL else ""
+    min_p = 2 / 2**databases  # two of the choices of signs have the largest difference
+    warning = f"{databases} databases: the sign-flip p is at least {min_p:.2g}, so no difference can be shown at 5 %"
+    return warning if min_p > _SIGNIFICANCE else ""

@@ -20,7 +20,7 @@ def parse_cached(sql: str, dialect: str = "sqlite") -> exp.Expression | None:
 
 
 def own_nodes(tree: exp.Expression | None, *types: type[exp.Expression]) -> Iterator[exp.Expression]:
-    """Iterate over the nodes of some types in a part of a query, without those in nested queries."""
+    """Yield the nodes of the given types in a part of a query, without those in nested queries."""
     if tree is None or isinstance(tree, exp.Query):
         return
     if isinstance(tree, types):

@@ -11,7 +11,7 @@ from jaxrl_sql.types import Example, InputError
 
 
 def read_predictions(path: str | Path, field: str = "") -> Predictions:
-    """Read a file of predictions, with the SQL in `field` unless ""; raises InputError."""
+    """Read a file of predictions; `field` names the field with the SQL ("": found by the reader); raises InputError."""
     with files.reader_errors():
         return files.read_predictions(path, field)
 
@@ -38,7 +38,11 @@ def pair(
     allow_missing: bool = False,
     allow_extra: bool = False,
 ) -> Paired:
-    """Pair predictions with questions; `order` has the ids of all questions of the benchmark; raises InputError."""
+    """Pair predictions with questions; raises InputError if they do not match.
+
+    `order` has the ids of all questions of the benchmark, in the order of its file, for predictions without ids.
+    `allow_missing` accepts questions without a prediction, `allow_extra` predictions without a question.
+    """
     golds = [
         files.Gold(
             example.uid,

@@ -1,6 +1,8 @@
 """The JSON record per judged question: question, answer, results and scores.
 
-Metrics depend on these records only, so a resumed evaluation gives the same metrics.
+A gold is a question's reference query. To judge an answer is to run its SQL and the gold, and to compare their results
+by rules (`bird` compares rows as sets, as BIRD's script does). Metrics depend on the records only, so a resumed
+evaluation gives the same metrics.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
@@ -22,17 +24,21 @@ from jaxrl_sql.text2sql.evals.vote import Ballot, VoteResult, ballots, choose, p
 from jaxrl_sql.types import Cell, Example, Fields, Json, Record, Response, response_text
 
 ROWS, CELL = 5, 200
+"""The number of rows of a result that a record contains, and the number of characters of a cell."""
 # Converting a very large result to Python rows takes seconds, so larger results have only a row count.
 _COUNTED_ONLY = 20_000
+# The number of results whose votes a record contains, those with the most votes.
 _VOTES_SHOWN = 16
+# Statuses of queries that were stopped, whose results cannot be shown.
 _STOPPED = ("timeout", "too_large", "cancelled", "crashed")
 
 
 class QuestionAnswers(NamedTuple):
-    """The answers to a question: the prompt, each response and its SQL; `error` is the reason if it was not asked.
+    """The answers to a question: the prompt, and the SQL (None: no SQL) and the response of each answer.
 
-    `tokens` is the number of tokens over all answers, 0 for predictions. `finish_reasons` has a reason per answer and
-    is empty for predictions.
+    `error` is the reason if the question was not asked, for example because its prompt is too long; it is then without
+    answers. `tokens` is the number of tokens over all answers, 0 for predictions. `finish_reasons` has a reason per
+    answer and is empty for predictions.
     """
 
     sqls: tuple[str | None, ...]
@@ -44,9 +50,11 @@ class QuestionAnswers(NamedTuple):
 
 
 class AnswerJudge(NamedTuple):
-    """Judge answers by `rules`; `own_rule` is the benchmark's, and `vote` selects among several answers.
+    """Judge answers by `rules`; `own_rule` is the rule that the benchmark itself uses.
 
-    `prepare` is the preprocessing of a query by the benchmark's scorer, if any; `options` are those of the comparison.
+    `vote` is the method that selects one of several answers (`vote.py`). `timer` is the executor that measures the
+    speed of right answers, for rules such as `r_ves`. `prepare` is the preprocessing of a query by the benchmark's
+    scorer, if any. `options` are those of the comparison, see `score_predictions`.
     """
 
     executor: SqlExecutor
@@ -73,8 +81,8 @@ class AnswerJudge(NamedTuple):
             [(example, answer) for example, answer in pairs if example.uid in voted]
         )
         records = []
-        for (example, answer), at, verdict, result in zip(pairs, chosen, verdicts, results, strict=True):
-            record = _record(example, answer, at, verdict, self.own_rule) | {"results": result}
+        for (example, answer), index, verdict, result in zip(pairs, chosen, verdicts, results, strict=True):
+            record = _record(example, answer, index, verdict, self.own_rule) | {"results": result}
             if example.uid in voted:
                 record |= _votes(example, *voted[example.uid], candidate_scores[example.uid])
             records.append(record)
@@ -88,8 +96,8 @@ class AnswerJudge(NamedTuple):
         on_progress: ProgressCallback = no_progress,
     ) -> list[Verdict]:
         """Score answer `chosen[i]` (default: the first) to each question; questions not asked count as wrong."""
-        numbered = zip(answered, chosen or [0] * len(answered), strict=True)
-        sqls = [self._ready(answer.sqls[at]) if answer.sqls else None for answer, at in numbered]
+        with_index = zip(answered, chosen or [0] * len(answered), strict=True)
+        sqls = [self._prepared(answer.sqls[index]) if answer.sqls else None for answer, index in with_index]
         verdicts = score_predictions(
             self.executor,
             examples,
@@ -100,15 +108,17 @@ class AnswerJudge(NamedTuple):
             on_progress=on_progress,
         )
         return [
-            _without_verdict(verdict) if answer.error else verdict
+            _as_not_asked(verdict) if answer.error else verdict
             for verdict, answer in zip(verdicts, answered, strict=True)
         ]
 
-    def _ready(self, sql: str | None) -> str | None:
+    def _prepared(self, sql: str | None) -> str | None:
+        """Return a query after the preprocessing by the benchmark's scorer."""
         return self.prepare(sql) if self.prepare and sql else sql
 
     def _vote(self, pairs: Sequence[tuple[Example, QuestionAnswers]]) -> dict[str, tuple[Ballot, VoteResult]]:
-        candidates = [[*map(self._ready, answer.sqls)] for _, answer in pairs]
+        """Return by question id the results of the candidates (the ballot), and the vote among them."""
+        candidates = [[*map(self._prepared, answer.sqls)] for _, answer in pairs]
         counted = ballots(self.executor, [example for example, _ in pairs], candidates, self.vote)
         return {example.uid: (ballot, choose(ballot)) for (example, _), ballot in zip(pairs, counted, strict=True)}
 
@@ -117,10 +127,10 @@ class AnswerJudge(NamedTuple):
         distinct = list(
             {(example.uid, sql): (example, sql) for example, answer in pairs for sql in answer.sqls}.values()
         )
-        ready = [self._ready(sql) for _, sql in distinct]
+        prepared = [self._prepared(sql) for _, sql in distinct]
         examples = [example for example, _ in distinct]
         judged = score_predictions(
-            self.executor, examples, ready, (self.own_rule,), options=self.options, timer=self.timer
+            self.executor, examples, prepared, (self.own_rule,), options=self.options, timer=self.timer
         )
         scores = {(example.uid, sql): verdict.scores for (example, sql), verdict in zip(distinct, judged, strict=True)}
         return {
@@ -131,8 +141,9 @@ class AnswerJudge(NamedTuple):
         }
 
 
-def _record(example: Example, answer: QuestionAnswers, at: int, verdict: Verdict, own_rule: str) -> Record:
-    response = answer.responses[at] if answer.responses else ""
+def _record(example: Example, answer: QuestionAnswers, index: int, verdict: Verdict, own_rule: str) -> Record:
+    """Return the record of a question with the chosen answer, number `index`; `own` is the benchmark's rule."""
+    response = answer.responses[index] if answer.responses else ""
     is_dialogue = not isinstance(response, str) and len(response) > 1
     return {
         "id": example.uid,
@@ -141,8 +152,8 @@ def _record(example: Example, answer: QuestionAnswers, at: int, verdict: Verdict
         "evidence": example.evidence,
         "prompt": answer.prompt,
         "answer": [list(turn) for turn in response] if is_dialogue else response_text(response),
-        "finish_reason": answer.finish_reasons[at] if answer.finish_reasons else "",
-        "sql": answer.sqls[at] if answer.sqls else None,
+        "finish_reason": answer.finish_reasons[index] if answer.finish_reasons else "",
+        "sql": answer.sqls[index] if answer.sqls else None,
         "gold_sql": example.gold_sql,
         "own": own_rule,
         **{key: value for key, value in dataclasses.asdict(verdict).items() if key not in ("uid", "sql")},
@@ -153,7 +164,11 @@ def _record(example: Example, answer: QuestionAnswers, at: int, verdict: Verdict
 
 
 def _votes(example: Example, ballot: Ballot, choice: VoteResult, scores: list[float] | None) -> Record:
-    """Return the votes on a question, and its vote curve and pass@k; the question's id seeds the subsets."""
+    """Return the votes on a question, and its accuracies by number of samples, as fields of its record.
+
+    `vote` has the accuracy of the vote and `pass` has pass@k, by number of samples; `right` counts right answers. The
+    question's id seeds the random subsets of samples.
+    """
     record: Record = {"samples": len(ballot.sqls), "votes": [list(vote) for vote in choice.votes[:_VOTES_SHOWN]]}
     if scores is None:
         return record
@@ -168,7 +183,8 @@ def _votes(example: Example, ballot: Ballot, choice: VoteResult, scores: list[fl
     }
 
 
-def _without_verdict(verdict: Verdict) -> Verdict:
+def _as_not_asked(verdict: Verdict) -> Verdict:
+    """Return the verdict on a question that was not asked: a score of 0 by each rule."""
     return dataclasses.replace(verdict, status=NOT_ASKED, scores=dict.fromkeys(verdict.scores, 0.0), reasons=())
 
 
@@ -180,14 +196,14 @@ def _first_rows(
     Queries that were stopped do not run again.
     """
     judged = list(zip(examples, verdicts, strict=True))
-    sqls = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in judged]
+    sqls = [(runnable_sql(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in judged]
     golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in judged]
     predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, sqls, strict=True)])
     expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])
     return [
         {
             "prediction": _describe_outcome(outcome, verdict.status),
-            "gold": _table(example) if example.gold_tables else _describe_outcome(gold, verdict.gold_status),
+            "gold": _gold_table_rows(example) if example.gold_tables else _describe_outcome(gold, verdict.gold_status),
         }
         for example, verdict, outcome, gold in zip(examples, verdicts, predicted, expected, strict=True)
     ]
@@ -212,15 +228,16 @@ def _describe_outcome(outcome: SqlOutcome, status: str) -> Record | None:
     if outcome.status != "ok":
         return {"error": _cell(f"{outcome.status}: {outcome.error or ''}")}
     rows = outcome.rows[:ROWS] if outcome.row_count <= _COUNTED_ONLY else []
-    return _cut(outcome.columns, rows, outcome.row_count)
+    return _result_record(outcome.columns, rows, outcome.row_count)
 
 
-def _table(example: Example) -> Record:
+def _gold_table_rows(example: Example) -> Record:
+    """Return the first rows of a gold that is a result instead of a query."""
     columns, rows = example.gold_tables[0]
-    return _cut(columns, rows[:ROWS], len(rows))
+    return _result_record(columns, rows[:ROWS], len(rows))
 
 
-def _cut(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int) -> Record:
+def _result_record(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int) -> Record:
     return {
         "columns": [_cell(name) for name in columns],
         "rows": [format_row(row) for row in rows],
@@ -233,8 +250,8 @@ def _cell(value: Cell) -> Json:
     if isinstance(value, bytes):
         return f"x'{value[: CELL // 2].hex()}'" + ("…" if len(value) > CELL // 2 else "")
     if isinstance(value, str):
-        whole = value.encode("utf-8", errors="replace").decode()
-        return whole if len(whole) <= CELL else whole[:CELL] + "…"
+        text = value.encode("utf-8", errors="replace").decode()
+        return text if len(text) <= CELL else text[:CELL] + "…"
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""Pair the rows of a result with the gold's, and find the cells that differ."""
+"""Pair the rows of a result with those of the gold (the reference), and find the cells that differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Cells = Sequence[Cell]
 
 
 class RowPair(NamedTuple):
-    """A row and its row of the gold (None: no counterpart), with the indices of columns that differ.
+    """A row and its counterpart in the gold (None: no such row), with the indices of columns that differ.
 
-    A column that exists in only one of them differs.
+    A column that exists in only one of them differs. A row without a counterpart has no differing columns.
     """
 
     row: Cells | None
@@ -23,7 +23,7 @@ class RowPair(NamedTuple):
 
 
 def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], max_pairs: int) -> tuple[list[RowPair], int]:
-    """Return up to `max_pairs` pairs of rows, different ones first, and the number of rows in both, in any order.
+    """Return up to `max_pairs` pairs of rows, different ones first, and the number of rows that both results have.
 
     Equal rows (by Python's equality, so 2 equals 2.0) are paired first, then the rest in order.
     """
@@ -37,12 +37,12 @@ def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], max_pairs: int) -> 
             equal.append((i, matches.popleft()))
         else:
             alone.append(i)
-    met = {j for _, j in equal}
-    unmet = [j for j in range(len(golds)) if j not in met]
+    paired_golds = {j for _, j in equal}
+    unpaired_golds = [j for j in range(len(golds)) if j not in paired_golds]
     pairs = []
-    for k in range(min(max_pairs, max(len(alone), len(unmet)))):
+    for k in range(min(max_pairs, max(len(alone), len(unpaired_golds)))):
         unmatched_row = rows[alone[k]] if k < len(alone) else None
-        gold_row = golds[unmet[k]] if k < len(unmet) else None
+        gold_row = golds[unpaired_golds[k]] if k < len(unpaired_golds) else None
         pairs.append(RowPair(unmatched_row, gold_row, _differing(unmatched_row, gold_row)))
     pairs += [RowPair(rows[i], golds[j], ()) for i, j in equal[: max_pairs - len(pairs)]]
     return pairs, len(equal)
@@ -51,8 +51,8 @@ def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], max_pairs: int) -> 
 def _differing(row: Cells | None, gold: Cells | None) -> tuple[int, ...]:
     if row is None or gold is None:
         return ()
-    wide = max(len(row), len(gold))
-    return tuple(i for i in range(wide) if i >= len(row) or i >= len(gold) or row[i] != gold[i])
+    width = max(len(row), len(gold))
+    return tuple(i for i in range(width) if i >= len(row) or i >= len(gold) or row[i] != gold[i])
 
 
 def _key(row: Cells) -> Any:

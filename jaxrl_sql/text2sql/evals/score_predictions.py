@@ -1,5 +1,13 @@
 """Score predictions against golds by several rules: those of the benchmarks' own evaluations, and others.
 
+A gold is a question's reference query or result. A rule compares the rows of a prediction with the gold's:
+
+- `bird` compares them as sets, as BIRD's script does.
+- `test_suite` compares them as Spider's script does: columns may be in another order, and the order of rows counts if
+  the gold has ORDER BY.
+- `suite` is `test_suite` on each database of the question's suite: databases of one schema with other rows.
+- `docs/reference/rules.md` describes the other rules.
+
 A verdict separates failures of the prediction from failures of the gold. A question whose gold fails has no score: it
 is counted separately and never as a 0.
 """
@@ -10,7 +18,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.executor import RULE_NAMES
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all, is_verdict
@@ -21,7 +29,7 @@ from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
-"""All rules: those of the executor, those of speed, and `suite`: `test_suite` on all databases of a suite."""
+"""All rules: those of the executor, `suite`, and those that measure speed."""
 
 RULES_WITH_SCORER = ("spider2", "ehrsql", "ehrsql_2022", "defog")
 """Rules of benchmarks whose golds fit only their own scorer, so that other rules are uninformative."""
@@ -40,8 +48,9 @@ def score_predictions(
 ) -> list[Verdict]:
     """Score `sqls[i]` against the golds of `examples[i]` by each rule and return a verdict per question, in order.
 
-    SQL of another dialect is translated first; a parse failure is a `syntax_error`. With two or more binary rules,
-    verdicts have `reasons`. `options` of the comparison apply to all questions:
+    SQL in another dialect is translated first; if it does not parse, its status is `syntax_error`. With two or more
+    rules whose value is 0 or 1, verdicts have `reasons` for disagreements. `options` of the comparison apply to all
+    questions:
 
     - `surplus_columns` (`ex_b`): a prediction has fewer additional columns than this; None: any number.
     - `row_slack` and `drop_duplicates` (`paverl` and `ex_b`): 30 and True by default.
@@ -54,32 +63,33 @@ def score_predictions(
     for these two rules without `timer`.
     """
     check_rules(rules)
-    speeds = [rule for rule in SPEED_RULES if rule in rules]
-    if speeds and timer is None:
-        raise InputError(f"{speeds[0]} measures time: score_predictions(…, timer=timing_executor(executor))")
-    ready = [as_run(sql, example) if sql else None for example, sql in zip(examples, sqls, strict=True)]
+    speed_rules = [rule for rule in SPEED_RULES if rule in rules]
+    if speed_rules and timer is None:
+        raise InputError(f"{speed_rules[0]} measures time: score_predictions(…, timer=timing_executor(executor))")
+    runnable = [runnable_sql(sql, example) if sql else None for example, sql in zip(examples, sqls, strict=True)]
     compared = [rule for rule in RULE_NAMES if rule in rules]
-    explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1
-    # Reasons need the scores of all exact rules; R-VES needs that of `bird`.
-    others = EXACT if explains else ("bird",) if speeds or not compared else ()
+    needs_reasons = sum(rule in (*EXACT, "suite") for rule in rules) > 1
+    # Reasons need the scores of all exact rules. Rules of speed need that of `bird`, and the executor at least one
+    # rule.
+    others = EXACT if needs_reasons else ("bird",) if speed_rules or not compared else ()
     rule_names = list(dict.fromkeys((*compared, *others)))
-    on_one = [i for i, example in enumerate(examples) if example.answerable]
-    items = [comparison_of(examples[i], ready[i], options) for i in on_one]
+    answerable = [i for i, example in enumerate(examples) if example.answerable]
+    items = [comparison_of(examples[i], runnable[i], options) for i in answerable]
     verdicts: list[Verdict] = [Verdict(example.uid, sql, "no_sql") for example, sql in zip(examples, sqls, strict=True)]
-    for i, answer in zip(on_one, compare(executor, items, rule_names, on_progress), strict=True):
-        verdicts[i] = _verdict(examples[i], sqls[i], ready[i], answer, rule_names)
-    for i, verdict in _unanswerable(executor, examples, sqls, ready, compared):
+    for i, answer in zip(answerable, compare(executor, items, rule_names, on_progress), strict=True):
+        verdicts[i] = _verdict(examples[i], sqls[i], runnable[i], answer, rule_names)
+    for i, verdict in _unanswerable_verdicts(executor, examples, sqls, runnable, compared):
         verdicts[i] = verdict
     on_progress(len(examples))
     if "suite" in rules:
-        verdicts = _with_suites(executor, examples, ready, verdicts, options)
-    if explains:
+        verdicts = _with_suites(executor, examples, runnable, verdicts, options)
+    if needs_reasons:
         verdicts = with_reasons(executor, examples, verdicts, options)
-    for rule in speeds:
+    for rule in speed_rules:
         assert timer is not None
-        verdicts = _with_speeds(rule, timer, examples, ready, verdicts, timed_runs)
+        verdicts = _with_speed(rule, timer, examples, runnable, verdicts, timed_runs)
     unrequested = set(rule_names) - set(rules)
-    return [_without(verdict, unrequested) for verdict in verdicts] if unrequested else verdicts
+    return [_without_rules(verdict, unrequested) for verdict in verdicts] if unrequested else verdicts
 
 
 def check_rules(rules: Sequence[str]) -> None:
@@ -90,10 +100,11 @@ def check_rules(rules: Sequence[str]) -> None:
 
 
 def _verdict(
-    example: Example, sql: str | None, ready: str | None, answer: ComparisonResult, rules: Sequence[str]
+    example: Example, sql: str | None, runnable: str | None, answer: ComparisonResult, rules: Sequence[str]
 ) -> Verdict:
+    """Return the verdict of a comparison; `runnable` is the translated `sql`, None if there is no translation."""
     row = answer.row
-    is_untranslated = bool(sql) and ready is None
+    is_untranslated = bool(sql) and runnable is None
     is_judged = is_untranslated or is_verdict(row.pred_status, row.stop)
     scores = {rule: row.value(rule) for rule in rules} if row.gold_status == "ok" and is_judged else {}
     return Verdict(
@@ -110,26 +121,29 @@ def _verdict(
     )
 
 
-def _unanswerable(
+def _unanswerable_verdicts(
     executor: SqlExecutor,
     examples: Sequence[Example],
     sqls: Sequence[str | None],
-    ready: Sequence[str | None],
+    runnable: Sequence[str | None],
     rules: Sequence[str],
 ) -> list[tuple[int, Verdict]]:
-    """Judge unanswerable questions: no SQL is right by every rule, and any SQL is only executed."""
+    """Judge unanswerable questions: an answer without SQL is right by every rule, and any SQL is wrong.
+
+    The SQL is executed only for its status.
+    """
     unanswerable = [i for i, example in enumerate(examples) if not example.answerable]
-    outcomes = execute_all(executor, [(examples[i].database, ready[i] or "") for i in unanswerable])
+    outcomes = execute_all(executor, [(examples[i].database, runnable[i] or "") for i in unanswerable])
     return [
-        (i, _without_gold(examples[i], sqls[i], ready[i], outcome, rules))
+        (i, _unanswerable_verdict(examples[i], sqls[i], runnable[i], outcome, rules))
         for i, outcome in zip(unanswerable, outcomes, strict=True)
     ]
 
 
-def _without_gold(
-    example: Example, sql: str | None, ready: str | None, outcome: SqlOutcome, rules: Sequence[str]
+def _unanswerable_verdict(
+    example: Example, sql: str | None, runnable: str | None, outcome: SqlOutcome, rules: Sequence[str]
 ) -> Verdict:
-    status = "syntax_error" if sql and ready is None else outcome.status
+    status = "syntax_error" if sql and runnable is None else outcome.status
     right = float(status == "no_sql")
     scores = dict.fromkeys(rules, right) if is_verdict(status, outcome.stopped_by) else {}
     return Verdict(
@@ -146,7 +160,7 @@ def _without_gold(
 def _with_suites(
     executor: SqlExecutor,
     examples: Sequence[Example],
-    ready: Sequence[str | None],
+    runnable: Sequence[str | None],
     verdicts: Sequence[Verdict],
     options: Fields | None,
 ) -> list[Verdict]:
@@ -156,7 +170,9 @@ def _with_suites(
         for i, (example, verdict) in enumerate(zip(examples, verdicts, strict=True))
         if example.suite and example.answerable and verdict.gold_ok and verdict.is_judged
     ]
-    items = [comparison_of(examples[i], ready[i], options)._replace(databases=[*examples[i].suite]) for i in with_suite]
+    items = [
+        comparison_of(examples[i], runnable[i], options)._replace(databases=[*examples[i].suite]) for i in with_suite
+    ]
     scored = list(verdicts)
     for i, answer in zip(with_suite, compare(executor, items, ("test_suite",)), strict=True):
         row = answer.row
@@ -169,16 +185,17 @@ def _with_suites(
     return scored
 
 
-def _with_speeds(
+def _with_speed(
     rule: str,
     timer: SqlExecutor,
     examples: Sequence[Example],
-    ready: Sequence[str | None],
+    runnable: Sequence[str | None],
     verdicts: Sequence[Verdict],
     runs: int,
 ) -> list[Verdict]:
+    """Add the score of a rule of speed, which is 0 unless the prediction is right by `bird`."""
     scored = []
-    for example, sql, verdict in zip(examples, ready, verdicts, strict=True):
+    for example, sql, verdict in zip(examples, runnable, verdicts, strict=True):
         # A gold table has no execution time to compare with.
         if verdict.gold_ok and verdict.is_judged and example.answerable and not example.gold_tables:
             golds = [example.gold_sql, *example.other_golds]
@@ -193,6 +210,7 @@ def _with_speeds(
     return scored
 
 
-def _without(verdict: Verdict, rules: set[str]) -> Verdict:
+def _without_rules(verdict: Verdict, rules: set[str]) -> Verdict:
+    """Return a verdict without the scores of some rules."""
     scores = {rule: value for rule, value in verdict.scores.items() if rule not in rules}
     return dataclasses.replace(verdict, scores=scores)

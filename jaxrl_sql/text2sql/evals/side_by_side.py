@@ -1,4 +1,7 @@
-"""Compare two finished evaluations of the same questions, by rule and by question."""
+"""Compare two finished evaluations of the same questions, by rule and by question.
+
+A rule compares a prediction's result with that of the gold, the reference query. The own rule is the benchmark's.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ RECORDS, METRICS = "records.jsonl", "metrics.json"
 
 
 class SideBySide(NamedTuple):
-    """The comparison of two runs; `changed` has the record pairs whose score by the own rule differs."""
+    """The comparison of the evaluations in two folders.
+
+    `rules` has a comparison per rule. `changed` has the pairs of records of the questions whose score by the own rule
+    differs. `notes` are lines on questions that are not compared, and on the meaning of the numbers.
+    """
 
     folders: tuple[Path, Path]
     own_rule: str
@@ -36,13 +43,15 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     Raises InputError for a folder without a finished evaluation, and for folders without a common question.
     """
     left, right = _read(first), _read(second)
-    both = [key for key in left if key in right]
-    common = [key for key in both if _is_same(left[key][0], right[key][0])]
+    shared_keys = [key for key in left if key in right]
+    common = [key for key in shared_keys if _is_same_question(left[key][0], right[key][0])]
     if not common:
-        ids = f", only ids: {cases(_names(both))}" if both else f": {cases(_names(left))}; {cases(_names(right))}"
+        ids = (
+            f", only ids: {cases(_ids(shared_keys))}" if shared_keys else f": {cases(_ids(left))}; {cases(_ids(right))}"
+        )
         raise InputError(f"{first} and {second} have no question in common{ids}")
     notes = []
-    if others := _names(key for key in both if not _is_same(left[key][0], right[key][0])):
+    if others := _ids(key for key in shared_keys if not _is_same_question(left[key][0], right[key][0])):
         notes.append(
             f"{quantity(len(others), 'questions', 'differ')} in {second}, without comparison ({cases(others)})"
         )
@@ -50,15 +59,14 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
         alone = [key for key in records if key not in rest]
         if alone:
             subject = quantity(len(alone), "questions", "are")
-            notes.append(f"{subject} only in {folder}, without comparison ({cases(_names(alone))})")
-    golds = [key for key in common if left[key][0]["gold_sql"] != right[key][0]["gold_sql"]]
-    if golds:
-        notes.append(
-            f"{quantity(len(golds), 'questions', 'have')} a different gold in {second} ({cases(_names(golds))})"
-        )
+            notes.append(f"{subject} only in {folder}, without comparison ({cases(_ids(alone))})")
+    changed_golds = [key for key in common if left[key][0]["gold_sql"] != right[key][0]["gold_sql"]]
+    if changed_golds:
+        subject = quantity(len(changed_golds), "questions", "have")
+        notes.append(f"{subject} a different gold in {second} ({cases(_ids(changed_golds))})")
     pairs = [(left[key], right[key]) for key in common]
-    for folder, of_folder in zip((first, second), zip(*pairs, strict=True), strict=True):
-        endings = ending_metrics(finish_reasons(record for runs in of_folder for record in runs))
+    for folder, folder_runs in zip((first, second), zip(*pairs, strict=True), strict=True):
+        endings = ending_metrics(finish_reasons(record for runs in folder_runs for record in runs))
         if truncated := endings.get("truncated"):
             notes.append(f"{truncated:.1%} of the answers in {folder} are truncated at the token limit")
     examples = [example_of(runs[0]) for runs, _ in pairs]
@@ -96,16 +104,20 @@ def _read(folder: Path) -> dict[tuple[str, str], list[Record]]:
     return records
 
 
-def _is_same(record: Record, other: Record) -> bool:
-    """Return whether two records with the same id have the same question; its text or its gold may have changed."""
+def _is_same_question(record: Record, other: Record) -> bool:
+    """Return whether two records with the same id have the same question.
+
+    Its text or its gold may have changed, but not both.
+    """
     return record["db_id"] == other["db_id"] and any(record[key] == other[key] for key in ("question", "gold_sql"))
 
 
-def _names(keys: Any) -> list[str]:
+def _ids(keys: Any) -> list[str]:
     return [uid for _, uid in keys]
 
 
 def _mean_verdict(runs: Sequence[Record]) -> Verdict:
+    """Return the verdict of a question's first run with the mean score of all runs per rule."""
     verdicts = [verdict_of(run) for run in runs]
     rules = [rule for rule in verdicts[0].scores if all(rule in verdict.scores for verdict in verdicts)]
     scores = {rule: sum(verdict.scores[rule] for verdict in verdicts) / len(verdicts) for rule in rules}
@@ -113,7 +125,7 @@ def _mean_verdict(runs: Sequence[Record]) -> Verdict:
 
 
 def compare_table(comparison: SideBySide) -> ReportTable:
-    """Return a table of both shares per rule, their difference with its interval, and the sign-flip test's p."""
+    """Return a table of both shares per rule, their difference with its interval, and p (see `pairs`)."""
     rows = tuple(
         (
             _rule(comparison, paired),
@@ -132,7 +144,7 @@ def compare_table(comparison: SideBySide) -> ReportTable:
 
 
 def questions_table(comparison: SideBySide) -> ReportTable:
-    """Return a table of the number of changed questions per rule, and McNemar's p."""
+    """Return a table of the number of changed questions per rule, and p of McNemar's test (see `pairs`)."""
     rows = tuple(
         (
             _rule(comparison, paired),
@@ -190,7 +202,7 @@ def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
         }
         for first, second in comparison.changed
     ]
-    whole = {
+    content = {
         "first": str(comparison.folders[0]),
         "second": str(comparison.folders[1]),
         "own": comparison.own_rule,
@@ -198,17 +210,18 @@ def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
         "rules": {rule.rule: dataclasses.asdict(rule) for rule in comparison.rules},
         "changed": changed,
     }
-    data, text = out / "compare.json", out / "compare.md"
-    data.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    json_path, markdown_path = out / "compare.json", out / "compare.md"
+    json_path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     tables = as_markdown([compare_table(comparison), questions_table(comparison), make_changes_table(comparison)])
     sqls = [_sqls(first, second) for first, second in comparison.changed]
-    text.write_text(
+    markdown_path.write_text(
         "\n".join(["# Two evaluations side by side", "", *comparison.notes, tables, *sqls]), encoding="utf-8"
     )
-    return [text, data]
+    return [markdown_path, json_path]
 
 
 def _sqls(first: Record, second: Record) -> str:
+    """Return a section in Markdown with the gold and both predictions of a question."""
     parts = (("gold", first["gold_sql"]), ("first", first["sql"]), ("second", second["sql"]))
     blocks = "\n".join(f"{name}:\n```sql\n{sql or '-- no SQL'}\n```" for name, sql in parts)
     return f"### {first['id']}: {first['question']}\n\n{blocks}\n"

@@ -1,9 +1,10 @@
 """Similarity of two results from 0 to 1, for the vote of Arctic-Text2SQL-R1.
 
-Columns are paired by name; columns of one name are pooled. The similarity is the multiset Jaccard index over all
-columns of both sides: the sum of the lower counts of each value over the sum of the higher counts. A column without a
-partner adds only to the denominator, and so does a NULL among numbers. Results without rows have similarity 0. Columns
-have the types that pandas 2 infers, as in the released code.
+Columns of both results are paired by name; several columns of one name count as one with the values of all. The
+similarity is the Jaccard index of multisets over all columns: for each value, the lower of its counts in both results
+is summed, and divided by the sum of the higher counts. A column without a partner adds only to the denominator, and so
+does a NULL among numbers. Results without rows have similarity 0. Columns have the types that pandas 2
+infers, as in the released code.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jaxrl_sql.types import Cell
 
 
 class Column(NamedTuple):
-    """The count of each value of a column.
+    """The count of each value of a column, or of several columns of one name.
 
     A column has floats (`is_float`) if all values are numbers or NULL, and at least one is a float or NULL. Then
     `missing` is the number of its NULLs, which `values` omits.
@@ -40,19 +41,20 @@ Columns = Mapping[str, Column]
 def similarity_matrix(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
     """Return the pairwise similarities [n, n]; failed and empty results have similarity 0."""
     classes: dict[tuple[Any, ...], int] = {}
-    class_of = [_kind(outcome, classes) for outcome in outcomes]
+    # Results of one class have equal counts, so a similarity is computed once per pair of classes.
+    class_of = [_class_index(outcome, classes) for outcome in outcomes]
     tables: dict[int, Columns] = {}
     for index, outcome in zip(class_of, outcomes, strict=True):
         if index not in tables:
             tables[index] = count_values(outcome.columns, outcome.rows if outcome.status == "ok" else ())
-    among = np.zeros((len(classes), len(classes)))
+    class_similarity = np.zeros((len(classes), len(classes)))
     for a in range(len(classes)):
         for b in range(a, len(classes)):
-            among[a, b] = among[b, a] = similarity(tables[a], tables[b])
-    return among[np.ix_(class_of, class_of)]
+            class_similarity[a, b] = class_similarity[b, a] = similarity(tables[a], tables[b])
+    return class_similarity[np.ix_(class_of, class_of)]
 
 
-def _kind(outcome: SqlOutcome, classes: dict[tuple[Any, ...], int]) -> int:
+def _class_index(outcome: SqlOutcome, classes: dict[tuple[Any, ...], int]) -> int:
     """Return an index shared by results with equal counts, since most candidates return the same result."""
     key: tuple[Any, ...] = (outcome.status == "ok", outcome.set_digest, outcome.row_count, tuple(outcome.columns))
     # Equal sets with equal row counts may still differ in the multiplicity of rows.
@@ -84,15 +86,15 @@ def similarity(left: Columns, right: Columns) -> float:
     """Return the similarity of two results."""
     if not left or not right:
         return 0.0
-    common = possible = 0
+    intersection = union = 0
     for name in left.keys() | right.keys():
         a, b = left.get(name), right.get(name)
         if a is None or b is None:
-            possible += (a or b or Column(Counter())).total()
+            union += (a or b or Column(Counter())).total()
             continue
-        # Two columns of one name: pandas drops one of NULLs alone that it joins to floats.
+        # As pandas when it concatenates two columns: one that has only NULLs is dropped if the other has floats.
         if a.is_float or b.is_float:
             a, b = (Column(Counter()) if side.values.keys() == {None} else side for side in (a, b))
-        common += (a.values & b.values).total()
-        possible += (a.values | b.values).total() + a.missing + b.missing
-    return common / possible
+        intersection += (a.values & b.values).total()
+        union += (a.values | b.values).total() + a.missing + b.missing
+    return intersection / union

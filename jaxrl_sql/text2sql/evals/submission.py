@@ -12,10 +12,11 @@ from jaxrl_sql.text2sql.env.files import BIRD_MARK
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.types import Example
 
-NOTHING = "SELECT no_sql_was_given"
+NO_SQL_PLACEHOLDER = "SELECT no_sql_was_given"
 """Placeholder for a question without SQL: it fails on every database, while scorers may skip an empty line."""
 
-_PIECE = re.compile(
+# A quoted text or name, a comment, or blanks.
+_TEXT_COMMENT_OR_BLANK = re.compile(
     r"""(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\])|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<blank>\s+)""",
     re.DOTALL,
 )
@@ -26,17 +27,18 @@ def write_submission(
 ) -> list[Path]:
     """Write the SQL of all `questions` (uid, db_id) in the format of a benchmark, and as JSON lines.
 
-    `spider`: a line per question. `bird`: an object keyed by index. `ehrsql`: an object keyed by id, with `null` for no
-    SQL. `spider2`: a folder of `<id>.sql`. Only the first of several questions with the same id has SQL.
+    `sqls` has the SQL by uid. The format `form` is one of these: `spider`, a line per question; `bird`, an object keyed
+    by index; `ehrsql`, an object keyed by id, with `null` for no SQL; `spider2`, a folder of `<id>.sql`; others, only
+    the JSON lines. If several questions have the same id, only the first has SQL.
     """
     lines = [{"id": uid, "sql": sqls.get(uid)} for uid in dict.fromkeys(uid for uid, _ in questions)]
     written = [folder / "predictions.jsonl"]
     written[0].write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
-    by_index = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in questions]
+    by_index = [(sqls.get(uid) or NO_SQL_PLACEHOLDER, db_id) for uid, db_id in questions]
     seen: set[str] = set()
     for i, (uid, _) in enumerate(questions):
         if uid in seen:
-            by_index[i] = (NOTHING, "")
+            by_index[i] = (NO_SQL_PLACEHOLDER, "")
         seen.add(uid)
     if form == "spider":
         written.append(folder / "predictions.sql")
@@ -53,7 +55,7 @@ def write_submission(
         written.append(folder / "submission")
         written[-1].mkdir(exist_ok=True)
         for uid in seen:
-            (written[-1] / f"{uid}.sql").write_text((sqls.get(uid) or NOTHING) + "\n", encoding="utf-8")
+            (written[-1] / f"{uid}.sql").write_text((sqls.get(uid) or NO_SQL_PLACEHOLDER) + "\n", encoding="utf-8")
     return written
 
 
@@ -79,4 +81,4 @@ def one_line(sql: str) -> str:
     def flatten_piece(piece: re.Match[str]) -> str:
         return re.sub(r"[\t\r\n]", " ", piece["text"]) if piece["text"] else " "
 
-    return _PIECE.sub(flatten_piece, sql).strip()
+    return _TEXT_COMMENT_OR_BLANK.sub(flatten_piece, sql).strip()

@@ -1,8 +1,9 @@
 """Summarize an evaluation: scores by rule with intervals, by group of questions, and counts of failures.
 
-There are two kinds of shares. `<rule>` is over the questions whose gold ran. `accuracy` is the benchmark's own rule
-over all questions, as on its leaderboard, where a question whose gold fails counts as wrong. They differ only if
-`gold_failures` is not 0.
+A gold is a question's reference query. A rule compares a prediction's result with the gold's: `bird` compares the rows
+as sets, as BIRD's script does. A verdict is the outcome of the comparison for one question. There are two kinds of
+shares. `<rule>` is over the questions whose gold ran. `accuracy` is the benchmark's own rule over all questions, as on
+its leaderboard, where a question whose gold fails counts as wrong. They differ only if `gold_failures` is not 0.
 """
 
 from __future__ import annotations
@@ -51,13 +52,15 @@ class GroupShares:
 class Summary:
     """The summary of an evaluation of `count` questions.
 
-    `scores` has a share per rule; `groups` has shares per group of questions (`hardness/easy`, `database/car_1`,
-    `feature/join`). `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts predictions
-    that hit the time limit even when retried alone. `reasons` (metrics `sensitive/<reason>`) lists, by reason, the
-    questions about which rules disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule`
-    is the benchmark's rule. `reliability` is EHRSQL's score per cost of an error, if some questions are unanswerable;
-    `abstention` has the metrics of its 2022 scorer. `unjudged` counts predictions without a verdict, for example after
-    a database error; the accuracy omits them.
+    `scores` has a share per rule; `groups` has shares per group of questions, such as `hardness/easy`, `database/car_1`
+    and `feature/join`. `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts
+    predictions that hit the time limit even when retried alone. `suite_gold_failures` counts golds that failed on
+    another database of the question's suite (databases of one schema with other rows). `reasons` lists, by reason
+    (`differences.REASONS`), the questions about which rules disagree; the metrics `sensitive/<reason>` count them.
+    `failed_golds` lists questions with a failed gold and its status. `own_rule` is the benchmark's rule. `reliability`
+    has EHRSQL's score for each cost of a wrong answer, if some questions are unanswerable; `abstention` has the metrics
+    of EHRSQL's scorer of 2022. `unjudged` counts predictions without a verdict, for example after a database error; the
+    accuracy omits them.
     """
 
     own_rule: str
@@ -92,11 +95,11 @@ class Summary:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics by name, for a metrics file."""
-        numbers = {"accuracy": self.accuracy.mean} if self.own_rule in self.scores else {}
+        metrics = {"accuracy": self.accuracy.mean} if self.own_rule in self.scores else {}
         for rule, share in self.scores.items():
-            numbers |= {rule: share.mean, f"{rule}/low": share.low, f"{rule}/high": share.high}
-            numbers[f"{rule}/count"] = float(share.count)
-        numbers |= {
+            metrics |= {rule: share.mean, f"{rule}/low": share.low, f"{rule}/high": share.high}
+            metrics[f"{rule}/count"] = float(share.count)
+        metrics |= {
             "count": float(self.count),
             "valid": self.statuses.get("ok", 0) / self.count if self.count else 0.0,
             "gold_failures": float(self.gold_failures),
@@ -105,15 +108,15 @@ class Summary:
             "stopped_by_clock": float(self.stopped),
             "unjudged": float(self.unjudged),
         }
-        numbers |= {f"status/{name}": float(n) for name, n in self.statuses.items()}
-        numbers |= {f"gold_status/{name}": float(n) for name, n in self.gold_statuses.items()}
+        metrics |= {f"status/{name}": float(n) for name, n in self.statuses.items()}
+        metrics |= {f"gold_status/{name}": float(n) for name, n in self.gold_statuses.items()}
         for name, group in self.groups.items():
-            numbers[f"count/{name}"] = float(group.count)
-            numbers |= {f"{rule}/{name}": share.mean for rule, share in group.shares.items()}
-        numbers |= {f"reliability/{cost}": score for cost, score in self.reliability.items()}
-        numbers |= {f"abstention/{name}": share for name, share in self.abstention.items()}
-        numbers |= {f"sensitive/{name}": float(len(uids)) for name, uids in self.reasons.items()}
-        return numbers
+            metrics[f"count/{name}"] = float(group.count)
+            metrics |= {f"{rule}/{name}": share.mean for rule, share in group.shares.items()}
+        metrics |= {f"reliability/{cost}": score for cost, score in self.reliability.items()}
+        metrics |= {f"abstention/{name}": share for name, share in self.abstention.items()}
+        metrics |= {f"sensitive/{name}": float(len(uids)) for name, uids in self.reasons.items()}
+        return metrics
 
 
 def summarize(
@@ -154,7 +157,9 @@ def summarize(
 def validation_metrics(
     examples: Sequence[Example], verdicts: Sequence[Verdict], unasked: int = 0, rule: str = "bird"
 ) -> dict[str, float]:
-    """Return the validation metrics that training logs, by one rule: shares of all questions, or means if graded.
+    """Return the validation metrics that training logs, by one rule.
+
+    The accuracy is the share of right answers, or the mean score if the rule has values between 0 and 1.
 
     Questions whose gold fails count as wrong, and so do `unasked` further questions, whose prompts are too long.
     Questions without a verdict, for example after a database error, are omitted (`unjudged`). Difficulties are the
@@ -174,25 +179,25 @@ def validation_metrics(
     for example, score in zip(examples, scores, strict=True):
         if example.difficulty:
             levels.setdefault(example.difficulty, []).append(score)
-    numbers = {
+    metrics = {
         "accuracy": sum(scores) / max(count, 1),
         "correct": float(sum(verdict.is_right(rule) for verdict in verdicts)),
         "count": float(count),
         "valid": statuses["ok"] / max(count, 1),
         "gold_failures": float(sum(not verdict.gold_ok for verdict in verdicts)),
     }
-    numbers |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
-    numbers |= {f"status/{name}": float(n) for name, n in statuses.items()}
+    metrics |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
+    metrics |= {f"status/{name}": float(n) for name, n in statuses.items()}
     for name, level_scores in levels.items():
-        numbers |= {
+        metrics |= {
             f"accuracy/{name}": sum(level_scores) / len(level_scores),
             f"count/{name}": float(len(level_scores)),
         }
-    return numbers
+    return metrics
 
 
 def group_names(example: Example) -> list[str]:
-    """Return the names of a question's groups."""
+    """Return the names of a question's groups: its difficulty, its database, and the SQL features of its gold."""
     gold = example.gold_sql if example.answerable else ""
     hardness = example.difficulty or (spider_level(gold, example.gold_dialect) if gold else "")
     features = features_of(gold, example.gold_dialect) if gold else ()
@@ -217,8 +222,8 @@ def _reliability(pairs: Sequence[tuple[Example, Verdict]], own_rule: str) -> dic
     if all(example.answerable for example, _ in pairs) or not any(own_rule in verdict.scores for _, verdict in pairs):
         return {}
     right = sum(verdict.is_right(own_rule) for _, verdict in pairs)
-    silent = sum(verdict.status == "no_sql" and not verdict.is_right(own_rule) for _, verdict in pairs)
-    wrong, count = len(pairs) - right - silent, len(pairs)
+    abstained = sum(verdict.status == "no_sql" and not verdict.is_right(own_rule) for _, verdict in pairs)
+    wrong, count = len(pairs) - right - abstained, len(pairs)
     costs = {"0": 0, "5": 5, "10": 10, "N": count}
     return {name: (right - cost * wrong) / count for name, cost in costs.items()}
 
@@ -229,16 +234,16 @@ def _abstention(pairs: Sequence[tuple[Example, Verdict]]) -> dict[str, float]:
     Precision is over the questions with predicted SQL, recall over answerable questions (Lee et al. 2022).
     """
     answered = sum(verdict.status != "no_sql" for _, verdict in pairs)
-    askable = [verdict for example, verdict in pairs if example.answerable]
+    answerable = [verdict for example, verdict in pairs if example.answerable]
     shares: dict[str, float] = {}
     for name, count in (
-        ("ans", sum(verdict.status != "no_sql" for verdict in askable)),
-        ("exec", sum(verdict.is_right("ehrsql_2022") for verdict in askable)),
+        ("ans", sum(verdict.status != "no_sql" for verdict in answerable)),
+        ("exec", sum(verdict.is_right("ehrsql_2022") for verdict in answerable)),
     ):
         shares[f"precision_{name}"] = count / max(answered, 1)
-        shares[f"recall_{name}"] = count / max(len(askable), 1)
-        # The harmonic mean of count / answered and count / askable.
-        shares[f"f1_{name}"] = 2 * count / max(answered + len(askable), 1)
+        shares[f"recall_{name}"] = count / max(len(answerable), 1)
+        # The harmonic mean of count / answered and count / answerable.
+        shares[f"f1_{name}"] = 2 * count / max(answered + len(answerable), 1)
     return shares
 
 

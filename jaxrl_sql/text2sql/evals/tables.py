@@ -1,4 +1,8 @@
-"""The tables of an evaluation: shares by rule, statuses, disagreements between rules, votes and turns."""
+"""The tables of an evaluation: shares by rule, statuses, disagreements between rules, votes and turns.
+
+A rule compares a prediction's result with the gold's, the reference; a benchmark's own rule is that of its scorer. A
+share is the part of the questions that are right by a rule.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.differences import REASONS
 from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics
 
-# Characters for the levels in the table of rules, on a terminal of 80 characters; wider levels get separate tables.
+# Widths in characters: of a terminal, and of the difficulty levels in the table of rules. Wider levels get separate
+# tables.
 _LEVELS_WIDTH = 38
 _TERMINAL_WIDTH = 80
 # Spider's and BIRD's levels from easy to hard; other levels follow in order of occurrence.
@@ -34,18 +39,18 @@ def tables(result: BenchmarkMetrics) -> list[ReportTable]:
 
 def _rules(result: BenchmarkMetrics) -> ReportTable:
     """Return each rule's share with its interval (over several runs: deviation) and its shares by difficulty."""
-    numbers, runs = result.numbers, len(result.summaries)
+    metrics, runs = result.numbers, len(result.summaries)
     levels = all_levels if _fit(all_levels := _levels(result)) else []
     spread = "±, of\nruns" if runs > 1 else "95 %\ninterval"
     rows = []
     for rule in result.summaries[0].scores:
-        around = "–".join(_percent(numbers[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
+        interval = "–".join(_percent(metrics[f"{rule}/{name}"]) for name in (("std",) if runs > 1 else ("low", "high")))
         name = f"{rule} *" if rule == result.own_rule else rule
-        by_level = (_percent(numbers.get(f"{rule}/{level}")) for level in levels)
-        rows.append((name, _percent(numbers[rule]), around, f"{numbers[f'{rule}/count']:.0f}", *by_level))
-    headers = (f"{level.partition('/')[2]}\n({numbers.get(f'count/{level}', 0):.0f})" for level in levels)
-    count = quantity(round(numbers["count"]), "questions")
-    title = f"{result.name}: accuracy {_percent(numbers.get('accuracy'))} % of {count}"
+        by_level = (_percent(metrics.get(f"{rule}/{level}")) for level in levels)
+        rows.append((name, _percent(metrics[rule]), interval, f"{metrics[f'{rule}/count']:.0f}", *by_level))
+    headers = (f"{level.partition('/')[2]}\n({metrics.get(f'count/{level}', 0):.0f})" for level in levels)
+    count = quantity(round(metrics["count"]), "questions")
+    title = f"{result.name}: accuracy {_percent(metrics.get('accuracy'))} % of {count}"
     note = "* by its own rule" + ("; suite: test-suite accuracy" if "suite" in result.summaries[0].scores else "")
     return ReportTable(f"{title} ({note})", ("rule", "%", spread, "of", *headers), tuple(rows))
 
@@ -59,22 +64,22 @@ def _by_level(result: BenchmarkMetrics) -> list[ReportTable]:
     names = [level.partition("/")[2] for level in levels]
     counts = [f"{result.numbers.get(f'count/{level}', 0):.0f}" for level in levels]
     # A column takes three characters in addition to its cells, and the table's edge one.
-    room = _TERMINAL_WIDTH - 1 - sum(3 + max(map(len, column)) for column in ((*names, "level"), (*counts, "of")))
+    free_width = _TERMINAL_WIDTH - 1 - sum(3 + max(map(len, column)) for column in ((*names, "level"), (*counts, "of")))
     parts: list[list[str]] = []
     remaining = 0
     for rule in result.summaries[0].scores:
-        wide = 3 + max(len(rule), len("100.0"))
-        if remaining < wide:
+        column_width = 3 + max(len(rule), len("100.0"))
+        if remaining < column_width:
             parts.append([])
-            remaining = room
+            remaining = free_width
         parts[-1].append(rule)
-        remaining -= wide
-    by_rules = []
+        remaining -= column_width
+    level_tables = []
     for rules in parts:
         shares = [[_percent(result.numbers.get(f"{rule}/{level}")) for rule in rules] for level in levels]
         rows = tuple((name, count, *row) for name, count, row in zip(names, counts, shares, strict=True))
-        by_rules.append(ReportTable("by difficulty, in %", ("level", "of", *rules), rows))
-    return by_rules
+        level_tables.append(ReportTable("by difficulty, in %", ("level", "of", *rules), rows))
+    return level_tables
 
 
 def _fit(levels: Sequence[str]) -> bool:
@@ -91,21 +96,21 @@ def _levels(result: BenchmarkMetrics) -> list[str]:
 
 def _statuses(result: BenchmarkMetrics) -> ReportTable:
     """Return the statuses of predictions and golds, and the counts outside of every share."""
-    numbers = result.numbers
+    metrics = result.numbers
 
     def counts_of(prefix: str) -> dict[str, float]:
-        return {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
+        return {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
 
     predictions, golds, endings = counts_of("status/"), counts_of("gold_status/"), counts_of("finish_reason/")
     failed = {name: [uid for uid, status in result.summaries[0].failed_golds if status == name] for name in golds}
     extra_rows = {
-        "answers truncated at the token limit, in %": 100 * numbers.get("truncated", 0.0),
-        "questions without a prediction, excluded from shares": numbers["missing"],
-        "accuracy with these as wrong, in %": 100 * numbers.get("accuracy/with_missing", 0.0),
-        "predictions without a question, skipped": numbers["extra"],
-        "questions that cannot be judged, skipped": numbers["left_out"],
-        "golds that fail on other databases of their suite": numbers["suite_gold_failures"],
-        "stopped at the time limit, also in a retry without load": numbers["stopped_by_clock"],
+        "answers truncated at the token limit, in %": 100 * metrics.get("truncated", 0.0),
+        "questions without a prediction, excluded from shares": metrics["missing"],
+        "accuracy with these as wrong, in %": 100 * metrics.get("accuracy/with_missing", 0.0),
+        "predictions without a question, skipped": metrics["extra"],
+        "questions that cannot be judged, skipped": metrics["left_out"],
+        "golds that fail on other databases of their suite": metrics["suite_gold_failures"],
+        "stopped at the time limit, also in a retry without load": metrics["stopped_by_clock"],
     }
     extra_rows |= {
         f"reliability with error cost {cost}, in %": 100 * v for cost, v in counts_of("reliability/").items()
@@ -135,6 +140,7 @@ def _reasons(result: BenchmarkMetrics) -> ReportTable:
 
 
 def _votes(result: BenchmarkMetrics) -> ReportTable:
+    """Return the accuracy of the vote, and pass@k, by number of samples."""
     sizes = [key.partition("/")[2] for key in result.numbers if key.startswith("vote/")]
     rows = tuple(
         (size, _percent(result.numbers[f"vote/{size}"]), _percent(result.numbers[f"pass/{size}"])) for size in sizes
@@ -155,14 +161,14 @@ def _turns(result: BenchmarkMetrics) -> ReportTable:
     return ReportTable("dialogues", ("", "number", f"% {result.own_rule}"), tuple(rows))
 
 
-def overview(sets: Sequence[BenchmarkMetrics], numbers: Mapping[str, float]) -> ReportTable:
-    """Return the accuracies of several benchmarks, with their size-weighted and unweighted means."""
+def overview(sets: Sequence[BenchmarkMetrics], metrics: Mapping[str, float]) -> ReportTable:
+    """Return the accuracies of several benchmarks, and their means from `metrics`, weighted by size and unweighted."""
     rows = [
         (set_.name, f"{set_.numbers['count']:.0f}", _percent(set_.numbers.get("accuracy")), set_.own_rule)
         for set_ in sets
     ]
-    rows.append(("mean, weighted by size", f"{numbers['count']:.0f}", _percent(numbers.get("accuracy")), ""))
-    rows.append(("mean of the benchmarks", "", _percent(numbers.get("macro/accuracy")), ""))
+    rows.append(("mean, weighted by size", f"{metrics['count']:.0f}", _percent(metrics.get("accuracy")), ""))
+    rows.append(("mean of the benchmarks", "", _percent(metrics.get("macro/accuracy")), ""))
     return ReportTable("all benchmarks", ("benchmark", "questions", "accuracy %", "by"), tuple(rows))
 
 

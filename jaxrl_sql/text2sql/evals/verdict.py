@@ -13,13 +13,14 @@ NOT_ASKED = "not_asked"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The comparison of one question's prediction, `sql` (None: no SQL), with its gold.
+    """The comparison of one question's prediction, `sql` (None: no SQL), with its gold, the reference query.
 
-    `scores` has a value from 0 to 1 (speed: 1.12) per applicable rule: 0 if the prediction failed; empty if the gold or
-    the database failed. `status` and `gold_status` are those on the question's database, `suite_gold_status` is the
-    gold's on the databases of its suite ("": no suite). `stop` is the limit that stopped the prediction: `wall`,
-    `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`. Times are wall time in milliseconds; row counts are those on
-    the question's database. `reasons` are the reasons for disagreement between rules, see `differences`.
+    `scores` has a value per rule that applies, from 0 to 1 (for rules of speed to 1.12). It is 0 if the prediction
+    failed; `scores` is empty if the gold or the database failed. A status is `ok` or the name of the failure. `status`
+    and `gold_status` are those on the question's database. A suite is several databases of one schema with other rows;
+    `suite_gold_status` is the gold's status on them ("": no suite). `stop` is the limit that stopped the prediction:
+    `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`. Times are wall time in milliseconds; row counts are
+    those on the question's database. `reasons` are the reasons for disagreement between rules, see `differences`.
     """
 
     uid: str

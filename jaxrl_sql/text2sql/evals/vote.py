@@ -1,9 +1,10 @@
 """Select among several answers to a question by vote, and estimate pass@k.
 
-There are two voting methods, see RECIPES in the documentation. By `result`, candidates with equal sets of rows form a
-group, and the largest group wins. By `soft` (Arctic-Text2SQL-R1), a candidate's score is the summed similarity of its
-result to all. Failed candidates do not vote. Empty results vote by `result` and have similarity 0 to others by `soft`.
-Ties go to the first candidate. If all candidates fail, the first is selected.
+A candidate is the SQL of one answer. There are two voting methods. By `result`, candidates with equal sets of rows form
+a group, and the largest group wins. By `soft` (Arctic-Text2SQL-R1), a candidate's score is the sum of the similarities
+(`similarity.py`) of its result to the results of all candidates. Failed candidates do not vote. Empty results vote by
+`result`, and have similarity 0 to others by `soft`. Ties go to the first candidate. If all candidates fail, the first
+is selected.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.evals.similarity import similarity_matrix
@@ -23,6 +24,7 @@ from jaxrl_sql.types import Example, InputError
 
 VOTE_METHODS = ("result", "soft")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Numbers of samples at which curves are computed."""
 
 # The number of candidates whose results are in memory at once.
 _CHUNK = 512
@@ -43,9 +45,10 @@ class Ballot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """The winning candidate, and the votes per result: the SQL of its first candidate, and the number of votes.
+    """The winning candidate's SQL and index, and the `votes` from best to worst.
 
-    By `soft`, these are the candidates and their summed similarities, with 1 to themselves. Sorted from best to worst.
+    By `result`, `votes` has the SQL of the first candidate of each result, and the result's number of votes. By `soft`,
+    it has the SQL of each candidate, and the sum of its similarities, including 1 to itself.
     """
 
     sql: str | None
@@ -66,60 +69,66 @@ def ballots(
     """
     if method not in VOTE_METHODS:
         raise InputError(f"vote {method!r}: there are {', '.join(VOTE_METHODS)}")
-    counted: list[Ballot] = []
+    finished: list[Ballot] = []
     waiting: list[tuple[Example, Sequence[str | None]]] = []
     for example, sqls in zip(examples, candidates, strict=True):
         if not sqls:
             raise InputError(f"vote: question {example.uid} has no candidates")
         if waiting and sum(len(batch) for _, batch in waiting) + len(sqls) > _CHUNK:
-            counted += _ballots(executor, waiting, method)
+            finished += _ballots(executor, waiting, method)
             waiting = []
         waiting.append((example, sqls))
-    return counted + _ballots(executor, waiting, method)
+    return finished + _ballots(executor, waiting, method)
 
 
 def _ballots(
     executor: SqlExecutor, questions: Sequence[tuple[Example, Sequence[str | None]]], method: str
 ) -> list[Ballot]:
     pairs = [
-        (example.database, (as_run(sql, example) or "") if sql else "") for example, sqls in questions for sql in sqls
+        (example.database, (runnable_sql(sql, example) or "") if sql else "")
+        for example, sqls in questions
+        for sql in sqls
     ]
     executed = list(zip(pairs, execute_all(executor, pairs), strict=True))
     stopped = dict.fromkeys(pair for pair, outcome in executed if outcome.stopped_by == "wall")
     retried = {pair: executor.execute_many([pair])[0] for pair in stopped}
     outcomes = iter([retried.get(pair, outcome) for pair, outcome in executed])
-    counted = []
+    question_ballots = []
     for _, sqls in questions:
         candidate_outcomes = [next(outcomes) for _ in sqls]
-        counted.append(
+        question_ballots.append(
             Ballot(
                 tuple(sqls),
-                _number_results(candidate_outcomes),
+                _result_indices(candidate_outcomes),
                 similarity_matrix(candidate_outcomes) if method == "soft" else None,
             )
         )
-    return counted
+    return question_ballots
 
 
-def _number_results(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
-    numbers: dict[int | None, int] = {}
+def _result_indices(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
+    """Return the index of each candidate's result, see `Ballot.results`."""
+    indices: dict[int | None, int] = {}
     return tuple(
-        numbers.setdefault(outcome.set_digest, len(numbers)) if outcome.status == "ok" else _FAILED
+        indices.setdefault(outcome.set_digest, len(indices)) if outcome.status == "ok" else _FAILED
         for outcome in outcomes
     )
 
 
 def choose(ballot: Ballot, members: Sequence[int] | None = None) -> VoteResult:
-    """Count the votes of all candidates, or of `members` alone, in their order."""
+    """Count the votes of all candidates, or of those with the indices `members` alone, in that order.
+
+    An index may occur several times; each occurrence is a vote.
+    """
     chosen = list(range(len(ballot.sqls)) if members is None else members)
     voters = [i for i in chosen if ballot.results[i] != _FAILED]
     if not voters:
         return VoteResult(ballot.sqls[chosen[0]], chosen[0], [])
     votes: dict[int, float] = {}  # by the first candidate of each result, in order of occurrence
     if ballot.similarity is None:
-        first: dict[int, int] = {}
+        first_candidate: dict[int, int] = {}
         for i in voters:
-            representative = first.setdefault(ballot.results[i], i)
+            representative = first_candidate.setdefault(ballot.results[i], i)
             votes[representative] = votes.get(representative, 0.0) + 1.0
     else:
         # As in the released code, a candidate that runs has similarity 1 to itself, and failed ones are in the sum:
@@ -140,10 +149,10 @@ def vote_curve(
     subsets: int = 20,
     seed: int = 0,
 ) -> dict[int, float]:
-    """Return the mean score of the vote by number of samples, from one set of samples per question.
+    """Return the mean score of the vote by number of samples k, for each k of `sizes`.
 
-    `scores[q][i]` is the score of candidate i of question q. A vote of k is the mean over `subsets` random subsets of k
-    candidates per question. Sizes above the smallest number of candidates are omitted.
+    `scores[q][i]` is the score of candidate i of question q. Per question, the score for k samples is the mean over
+    `subsets` votes, each by a random subset of k candidates. Sizes above the smallest number of candidates are omitted.
     """
     min_candidates = min((len(ballot.sqls) for ballot in ballots), default=0)
     rng = np.random.Generator(np.random.Philox(seed))

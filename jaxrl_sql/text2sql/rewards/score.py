@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_sql.text2sql.env.dialect import as_run
+from jaxrl_sql.text2sql.env.dialect import runnable_sql
 from jaxrl_sql.text2sql.env.executor import score_rows
 from jaxrl_sql.text2sql.env.ports import NO_SQL, NOT_TRANSLATED, ScoreRow, SqlExecutor, SqlJob
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_trusted, is_verdict, raise_if_unreachable
@@ -122,7 +122,7 @@ def submit_texts(
     fixed_rows: list[ScoreRow | None] = []
     requests: list[_Request] = []
     for example, parsed in zip(examples, parsed_responses, strict=True):
-        sql = None if parsed.sql is None else as_run(parsed.sql, example)
+        sql = None if parsed.sql is None else runnable_sql(parsed.sql, example)
         if sql is None:
             fixed_rows.append(NO_SQL if parsed.sql is None else NOT_TRANSLATED)
             continue

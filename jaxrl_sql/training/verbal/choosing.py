@@ -36,7 +36,7 @@ from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.choices import SelectedQuery, compare_choices, table
-from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
+from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons, incomplete_warning, truncation_cause
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
@@ -361,7 +361,7 @@ def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str
     for stage, noun, setting in stages:
         reasons = _finish_reasons(records, stage)
         if count := reasons["length"]:
-            yield incomplete_warning(count, reasons.total(), cut_at(setting), noun)
+            yield incomplete_warning(count, reasons.total(), truncation_cause(setting), noun)
 
 
 def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.inference.prompt_lengths import (
-    MOST_MEASURED,
+    MAX_MEASURED,
     PromptShortener,
     length_lines,
     measure_settings,
@@ -128,6 +128,6 @@ def test_lines_about_a_streamed_set_cover_the_prompts_read_so_far(examples: list
 
 
 def test_sample_is_bounded_and_spread(examples: list[Example]) -> None:
-    assert 0 < len(sample_evenly(examples * 400)) <= MOST_MEASURED
+    assert 0 < len(sample_evenly(examples * 400)) <= MAX_MEASURED
     assert sample_evenly([]) == []
     assert len(sample_evenly(examples)) == 3

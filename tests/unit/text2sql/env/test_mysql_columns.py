@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.text2sql.env.dialect import as_run, find_untranslated_part, to_sqlite
+from jaxrl_sql.text2sql.env.dialect import find_untranslated_part, runnable_sql, to_sqlite
 from jaxrl_sql.text2sql.env.mysql_columns import numeric_columns
 from jaxrl_sql.types import Example
 
@@ -73,7 +73,7 @@ def test_column_that_may_contain_text_is_compared_like_in_mysql(db: str, sql: st
 
 def test_answer_is_translated_with_the_columns_of_its_database(db: str) -> None:
     example = Example("", "part", db, "", "", dialect="mysql")
-    assert as_run("SELECT code FROM part WHERE id = 7", example) == "SELECT code FROM part WHERE id = 7"
+    assert runnable_sql("SELECT code FROM part WHERE id = 7", example) == "SELECT code FROM part WHERE id = 7"
 
 
 def test_only_columns_numeric_in_every_table_count(db: str, tmp_path: Path) -> None:

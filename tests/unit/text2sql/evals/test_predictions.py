@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl_sql.text2sql.env.files import BIRD_MARK, Paired
 from jaxrl_sql.text2sql.evals.predictions import pair, read_predictions
-from jaxrl_sql.text2sql.evals.submission import NOTHING, one_line, write_submission
+from jaxrl_sql.text2sql.evals.submission import NO_SQL_PLACEHOLDER, one_line, write_submission
 from jaxrl_sql.types import Example, InputError
 
 QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELECT 'right'") for i in range(3)]
@@ -326,7 +326,7 @@ def test_submission_lacks_the_second_question_of_a_repeated_id(tmp_path: Path) -
         assert [prediction.uid for prediction in read_predictions(written[0]).entries] == IDS
         if form != "spider2":
             assert [prediction.sql for prediction in read_predictions(written[1]).entries] == [
-                "SELECT 0", "SELECT 1", NOTHING, NOTHING,
+                "SELECT 0", "SELECT 1", NO_SQL_PLACEHOLDER, NO_SQL_PLACEHOLDER,
             ]  # fmt: skip
     assert (tmp_path / "submission/q1.sql").read_text() == "SELECT 1\n"
 
@@ -393,7 +393,7 @@ def test_submission_round_trips(form: str, tmp_path: Path) -> None:
     assert lines == sqls
     flat = {"q1": "SELECT a, b   FROM t"} if form == "spider" else {}
     again = pair(read_predictions(written[-1]), QUESTIONS, IDS).sqls
-    assert again == (sqls if form in ("jsonl", "ehrsql") else {**sqls, **flat, "q2": NOTHING})
+    assert again == (sqls if form in ("jsonl", "ehrsql") else {**sqls, **flat, "q2": NO_SQL_PLACEHOLDER})
 
 
 def test_query_on_one_line_is_equivalent() -> None:

@@ -56,7 +56,7 @@ def find_recipe(name: str) -> Recipe:
 def _import_recipe(name: str) -> Recipe:
     source, _, attribute = name.rpartition(":")
     try:
-        module = _module_of(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        module = _import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"config: recipe={name!r} cannot be imported: {error}") from error
     recipe = vars(module).get(attribute)
@@ -67,7 +67,7 @@ def _import_recipe(name: str) -> Recipe:
     return recipe
 
 
-def _module_of(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     """Import a file under a unique name, so that it cannot shadow a package."""
     spec = importlib.util.spec_from_file_location(f"_recipe_{path.stem}", path)
     assert spec is not None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from jaxrl_sql.text2sql.recipes.paverl import PAVERL
 from jaxrl_sql.text2sql.rewards.arctic import RULE, arctic_reward
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, policy_text, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, ignore_tags_in_sql, policy_text, sql_blocks
 from jaxrl_sql.text2sql.schema import RENDERERS
 from jaxrl_sql.types import Response
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_omnisql(response: Response) -> ParsedResponse:
     """Parse a response: the SQL is the last closed ```sql block (None without one), the thought precedes the first."""
     text = policy_text(response)

@@ -33,7 +33,7 @@ Observe = Callable[[str], str]
 
 _THINK = "<think>"
 # Placeholders of a system message with one value for all questions.
-_OF_ALL_QUESTIONS = {"thinks", "instruction"}
+_SHARED_PLACEHOLDERS = {"thinks", "instruction"}
 _REASONING = re.compile(r"<reasoning>(.*?)</reasoning>", re.DOTALL)
 
 
@@ -94,7 +94,7 @@ class Recipe(NamedTuple):
                 f"data.prompt={name} is not a chat: data.chat.thinking, data.chat.template and "
                 "data.chat.assistant_prefill need data.prompt=chat"
             )
-        show = self._show(name, schema)
+        show = self._schema_renderer(name, schema)
         if name == "compact":
             return compact_style(show)
         if name == "tagged":
@@ -102,14 +102,14 @@ class Recipe(NamedTuple):
         thinks = thinking == "think"
         if name == GIVEN:
             style = given_style(self.target_response, show, thinking, prefill, date)
-            return self._answering(style, thinks=thinks)
+            return self._with_answers(style, thinks=thinks)
         if name != "chat":
             raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat, given")
         prompt_template = read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
         prefill = prompt_template.assistant(thinks=thinks) if prefill is None else prefill
         style = chat_style(prompt_template, instruction, self.target_response, show, thinking, prefill, date)
-        return self._answering(style._replace(opening_tag=open_thought(prefill)), thinks=thinks)
+        return self._with_answers(style._replace(opening_tag=open_thought(prefill)), thinks=thinks)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
         """Return the prompt style of a configuration, including retrieved values.
@@ -119,14 +119,14 @@ class Recipe(NamedTuple):
         """
         chat, prefill = data.chat, data.chat.assistant_prefill or None
         style = self.style(data.prompt, chat.thinking, prefill, data.schema, chat.template, chat.date)
-        return self._with_values(style, data)
+        return self._with_data_settings(style, data)
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:
         """Return the style of chats with an endpoint, without a prefill."""
         name = GIVEN if data.prompt == GIVEN else "chat"
-        return self._with_values(self.style(name, data.chat.thinking, "", data.schema, data.chat.template), data)
+        return self._with_data_settings(self.style(name, data.chat.thinking, "", data.schema, data.chat.template), data)
 
-    def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
+    def _with_data_settings(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
         in_question = data.retrieval.placement == "question" or style.show not in SHOW_EXAMPLES
         template = data.chat.template or self.template
         asks_in_question = data.retrieval.top_k and in_question and style.name == "chat"
@@ -135,7 +135,7 @@ class Recipe(NamedTuple):
                 f"data.retrieval.top_k={data.retrieval.top_k} shows values before the question, and "
                 f"data.chat.template={template} has no {{{{ values }}}}"
             )
-        if style.name == "chat" and data.shots and read_template(template).in_system - _OF_ALL_QUESTIONS:
+        if style.name == "chat" and data.shots and read_template(template).in_system - _SHARED_PLACEHOLDERS:
             raise InputError(
                 f"data.shots={data.shots} shows questions as turns, but the system message of {template} belongs to "
                 "one question"
@@ -157,9 +157,9 @@ class Recipe(NamedTuple):
         opening_tag = open_thought(text.rpartition(question)[2])
         if opening_tag == style.opening_tag or style.answers_raw_sql:
             return style
-        return self._answering(style._replace(opening_tag=opening_tag))
+        return self._with_answers(style._replace(opening_tag=opening_tag))
 
-    def _answering(self, style: PromptStyle, *, thinks: bool = False) -> PromptStyle:
+    def _with_answers(self, style: PromptStyle, *, thinks: bool = False) -> PromptStyle:
         """Return a chat style with target answers that omit the tag at the end of their prompts."""
 
         def answer(example: Example) -> Response:
@@ -167,7 +167,7 @@ class Recipe(NamedTuple):
 
         return style._replace(answer=answer)
 
-    def _show(self, style: str, schema: str) -> ShowSchema:
+    def _schema_renderer(self, style: str, schema: str) -> ShowSchema:
         if schema == "recipe":
             hides = self.schema is RENDERERS["names_only"]  # in every style
             return self.schema if style in ("chat", GIVEN) or hides else RENDERERS["compact"]

@@ -11,9 +11,9 @@ import re
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.rewards.extract import (
     ParsedResponse,
-    bare_blocks,
+    fenced_blocks,
     find_last_enclosed,
-    hiding_tags,
+    ignore_tags_in_sql,
     policy_text,
     sql_blocks,
 )
@@ -27,7 +27,7 @@ _UPPER_SELECT = re.compile(r"\bSELECT\b")
 _RAW_END = re.compile(r"\n[ \t\r]*\n|</answer>")
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_arctic(response: Response) -> ParsedResponse:
     """Parse a response by Arctic-Text2SQL-R1's rules.
 
@@ -57,7 +57,7 @@ def read_arctic(response: Response) -> ParsedResponse:
 
 
 def _last_bare_select(text: str) -> str | None:
-    blocks = [block for block in bare_blocks(text) if _SELECT.search(block) and not block.startswith("{")]
+    blocks = [block for block in fenced_blocks(text) if _SELECT.search(block) and not block.startswith("{")]
     return blocks[-1] if blocks else None
 
 

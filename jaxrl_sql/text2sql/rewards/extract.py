@@ -58,7 +58,7 @@ def with_opening_tag(response: Response, opening_tag: str) -> Response:
     return [(role, opening_tag + text), *rest]
 
 
-def hiding_tags(read: Read) -> Read:
+def ignore_tags_in_sql(read: Read) -> Read:
     """Make a parser ignore tags and fences inside a query's literals, quoted names and comments."""
 
     @wraps(read)
@@ -93,7 +93,7 @@ def sql_blocks(text: str, any_case: bool = False) -> list[str]:
     return blocks
 
 
-def bare_blocks(text: str) -> list[str]:
+def fenced_blocks(text: str) -> list[str]:
     """Return the stripped content of each closed fence of any language, without the language name."""
     blocks = []
     # Pieces 1, 3, 5, … are inside fences; no fence follows the last piece.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, hiding_tags, policy_text, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, ignore_tags_in_sql, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULE = "paverl"
@@ -12,7 +12,7 @@ _EXECUTES = 0.5
 _FULL = 10.0
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_paverl(response: Response) -> ParsedResponse:
     """Parse a response: the SQL is the last closed ```sql block if it has at least 16 characters (stripped), else None.
 

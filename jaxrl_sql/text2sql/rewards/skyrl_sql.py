@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.env.turns import final_query
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_enclosed, hiding_tags
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_enclosed, ignore_tags_in_sql
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
@@ -21,7 +21,7 @@ _FIRST, _NEXT = (re.compile(before + _ACT, re.DOTALL) for before in (_PLAIN, r"\
 _LOOKUP = re.compile(r"\bpragma|\bsqlite_(?:master|schema)\b", re.IGNORECASE)
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_skyrl_sql(response: Response) -> ParsedResponse:
     """Parse a dialogue: the solution (unmodified SQL), the queries before it, and whether the format is right.
 
@@ -38,7 +38,7 @@ def read_skyrl_sql(response: Response) -> ParsedResponse:
     return _parse_turns(turns, ends == [*["sql"] * (len(turns) - 1), "solution"])
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
     """Parse a dialogue with a looser format, close to that of the released code.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_last_enclosed, hiding_tags, policy_text, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_last_enclosed, ignore_tags_in_sql, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULE = "test_suite"
@@ -11,7 +11,7 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _FULL_LENGTH = 2048
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_sql_r1(response: Response) -> ParsedResponse:
     """Parse thought, answer and SQL, the last non-empty ```sql block (lower case) in the answer.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, policy_text, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, fenced_blocks, ignore_tags_in_sql, policy_text, sql_blocks
 from jaxrl_sql.types import Response, Reward
 
 RULES = ("refined", "qatch")
@@ -18,7 +18,7 @@ _FORMAT_SHARE = 0.05
 _GATE = 0.1
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_think2sql(response: Response) -> ParsedResponse:
     """Parse a response: the SQL is in the last closed answer, or else the whole text.
 
@@ -31,7 +31,7 @@ def read_think2sql(response: Response) -> ParsedResponse:
     answers = _ANSWER.findall(text)
     answer = answers[-1].strip() if answers else ""
     body = answer if answers else text
-    blocks = sql_blocks(body, any_case=True) or bare_blocks(body)
+    blocks = sql_blocks(body, any_case=True) or fenced_blocks(body)
     sql = (blocks[-1] if blocks else body).strip(" \t\r\n`")
     return ParsedResponse(sql or None, form is not None, form["think"].strip() if form else "", answer)
 

@@ -1,6 +1,7 @@
-"""OmniSQL (Li et al. 2025, arXiv:2503.02240): free reasoning and a code block, to evaluate or start from its models.
+"""OmniSQL (Li et al. 2025, arXiv:2503.02240): free reasoning and a code block.
 
-Its models were trained with supervised learning only. Runs of this recipe have Arctic's reward: 1, 0.1 or 0.
+The recipe evaluates OmniSQL's models or starts GRPO from them. They were trained with supervised learning only, so
+GRPO uses Arctic's reward: 1 for a right result, 0.1 for a query that runs, else 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ def read_omnisql(response: Response) -> ParsedResponse:
     text = policy_text(response)
     blocks = [block for block in sql_blocks(text) if block]
     thought = text.partition("```sql")[0].strip()
+    # The format is right if there is a block.
     return ParsedResponse(blocks[-1] if blocks else None, bool(blocks), thought, text.strip())
 
 

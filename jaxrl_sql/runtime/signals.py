@@ -1,8 +1,8 @@
 """Turn Ctrl-C and SIGTERM into a stop request, which the training loop reads between steps.
 
 A preempted machine sends SIGTERM to some or all of a run's processes; they agree on their last step
-(`TrainingRun.agree_to_stop`). This replaces JAX's preemption service, whose handler of the same signal is restored on
-exit where Python can do so.
+(`TrainingRun.sync_stop_requests`). This replaces JAX's preemption service, whose handler of the same signal is restored
+on exit where Python can do so.
 """
 
 from __future__ import annotations

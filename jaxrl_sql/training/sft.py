@@ -76,7 +76,7 @@ class LogWindow:
     positions: float = 0.0
     since: float = field(default_factory=time.perf_counter)
 
-    def numbers(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return the means of the window."""
         seconds = time.perf_counter() - self.since
         return {
@@ -98,7 +98,7 @@ class SftPhase:
     held_out_loss: Callable[[TrainState], float]
     word_ids: tuple[int, ...]
     window: LogWindow = field(default_factory=LogWindow)
-    first: int = 0
+    steps_before: int = 0
     last_metrics: Any = None
 
     @property
@@ -133,27 +133,26 @@ class SftPhase:
         self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
         # One update at a time: a queued one would hold its temporaries.
         jax.block_until_ready(self.last_metrics)
-        self.state, metrics = self.update(self.state, run.to_mesh(batch, cfg.databases))
-        self.last_metrics = metrics
+        self.state, self.last_metrics = self.update(self.state, run.to_mesh(batch, cfg.databases))
         is_measured = step == self.last or (cfg.eval_every > 0 and step % cfg.eval_every == 0)
         if step % cfg.log_every == 0 or is_measured:
-            numbers = self.numbers()
+            metrics = self.metrics()
             if is_measured and self.dataset.held_out:
                 with run.display.task("measuring the held-out loss", is_announced=False):
-                    numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
-                if self.watch.update(numbers["sft/held_out_loss"]) and cfg.patience:
+                    metrics["sft/held_out_loss"] = self.held_out_loss(self.state)
+                if self.watch.update(metrics["sft/held_out_loss"]) and cfg.patience:
                     self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
-            run.record(step, "sft", numbers)
+            run.record(step, "sft", metrics)
             self.window = LogWindow()
 
-    def numbers(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return the metrics of the last step, and the means since the last logged one."""
-        return reduce_metrics(jax.device_get(self.last_metrics)) | self.window.numbers()
+        return reduce_metrics(jax.device_get(self.last_metrics)) | self.window.metrics()
 
     def log_rest(self) -> None:
         """Log the last step of a stopped run; a resumed run drops this line, which its checkpoint does not count."""
         if self.window.steps:
-            self.run.record(int(self.state.step), "sft", self.numbers())
+            self.run.record(int(self.state.step), "sft", self.metrics())
             self.window = LogWindow()
 
     def policy_params(self, step: int) -> Any:
@@ -165,7 +164,7 @@ class SftPhase:
         """Return the phase's final parameters, or the best ones if they are kept."""
         return self.state.best if self.run.config.sft.patience else self.state.trainable
 
-    def record_evaluation(self, _step: int, _numbers: Mapping[str, float]) -> None:
+    def record_evaluation(self, _step: int, _metrics: Mapping[str, float]) -> None:
         """Start a new window, so that its time excludes the evaluation."""
         self.window = LogWindow()
 

@@ -75,7 +75,7 @@ from jaxrl_sql.training.early_checks import CheckedInputs, assumed_config, check
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import count_questions, hash_files, hash_question_sets, input_mib
-from jaxrl_sql.training.lifecycle import report_end, run_phase, score
+from jaxrl_sql.training.lifecycle import rating_of, report_end, run_phase
 from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
 from jaxrl_sql.training.resume import refuse_other_checkpoint, resolve_resumed_config, resume
 from jaxrl_sql.training.sft import run_sft
@@ -102,9 +102,9 @@ def _train(run: TrainingRun) -> int:
         trainable = add_value_head(trainable, run.model, run.mesh)
     if not resume_point.is_after(first):
         progress.before = evaluate_all(run, policy_params(trainable, frozen), first)
-        if run.agree_to_stop():
+        if run.sync_stop_requests():
             return run.report_stop()
-        progress.history.append([first, score(run, progress.before)])
+        progress.history.append([first, rating_of(run, progress.before)])
     stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
     phase = open_stage(run, stage, trainable, frozen, progress, resume_point)
     if not run_phase(run, phase, resume_point):
@@ -119,7 +119,7 @@ def _train(run: TrainingRun) -> int:
         return run.report_stop()
     export_model(run, state.trainable, frozen)
     for name in run.questions.evals:
-        old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
+        old, new = (metrics[f"eval/{name}/accuracy"] for metrics in (before, after))
         run.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
     report_end(run)
     return 0
@@ -155,7 +155,7 @@ def dry_run(config: TrainConfig) -> int:
             if config.run.resume:
                 refuse_other_checkpoint(folder, run.questions.inputs)
             if run.config.sft.steps:
-                epoch = run.questions.sft.order.batches(1)
+                epoch = run.questions.sft.order.num_batches(1)
                 run.note(f"supervised phase: {quantity(run.config.sft.steps, 'steps')}, {epoch:,} per epoch")
             run.note(f"{folder}: nothing was compiled or written")
     return 0
@@ -237,7 +237,7 @@ def _open_parts(
         model = model_config(config.model, read.prompt_format.tokenizer)
         questions = _question_sets(config, read, executor, display, caller)
         if epochs := config.sft.epochs:
-            config = replace_values(config, {"sft.steps": questions.sft.order.batches(epochs)})
+            config = replace_values(config, {"sft.steps": questions.sft.order.num_batches(epochs)})
         display.set_phases(config.phases())
         closed.enter_context(record_compilations(display.activity.compile_stats, display.activity.clock))
         status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))

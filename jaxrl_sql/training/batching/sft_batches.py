@@ -178,7 +178,7 @@ class RowOrder:
         # Epochs whose examples are in the same forms have the same number of batches.
         self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(batch.forms)))
 
-    def batches(self, epochs: int) -> int:
+    def num_batches(self, epochs: int) -> int:
         """Return the number of batches in the first `epochs` epochs."""
         rounds, rest = divmod(epochs, len(self._ends))
         return rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)

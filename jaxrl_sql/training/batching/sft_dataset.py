@@ -47,7 +47,7 @@ class SftDataset(NamedTuple):
         """Return the batches of the held-out examples."""
         if self.held_out is None or self.held_out_order is None:
             return []
-        return [self.held_out.rows(self.held_out_order.batch(i)) for i in range(self.held_out_order.batches(1))]
+        return [self.held_out.rows(self.held_out_order.batch(i)) for i in range(self.held_out_order.num_batches(1))]
 
 
 def make_sft_dataset(

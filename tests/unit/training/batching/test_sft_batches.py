@@ -89,7 +89,7 @@ def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: E
     order = RowOrder(result, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
     for epoch in range(6):
-        batches = [order.batch(i) for i in range(order.batches(epoch), order.batches(epoch + 1))]
+        batches = [order.batch(i) for i in range(order.num_batches(epoch), order.num_batches(epoch + 1))]
         items = [i for rows in batches for row in rows for i in row]
         assert sorted(examples[i // 3].uid for i in items) == sorted(entry.uid for entry in examples)
         shown.append({examples[i // 3].uid: message[i % 3] for i in items})

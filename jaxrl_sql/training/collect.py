@@ -5,7 +5,7 @@ one round of a rollout: it samples a group for each of some questions. `collect_
 rounds as dynamic sampling needs, and chooses the groups with the widest spread of rewards.
 
 With `rollout.ahead=1`, decode slots that are free at the end of a rollout begin answers to the next rollout's
-questions. These unfinished answers are the *carried* samples, which the next rollout continues.
+questions. These answers, finished or not, are the *carried* samples, which the next rollout continues.
 """
 
 from __future__ import annotations
@@ -286,8 +286,7 @@ def generate_groups(
     the run and determines the random keys.
 
     Each finished answer goes to the executor at once, while the others are still decoded. Each of several processes
-    executes the answers of its share of the questions, or of its own replicas of the engine, and receives all results
-    in the end.
+    executes the answers of its share of the questions, or of its replicas of the engine, and receives all results.
     """
     cfg, client = run.config.sampling, make_client(run, engine)
     recipe, style = run.prompt_format.recipe, run.prompt_format.style
@@ -295,6 +294,7 @@ def generate_groups(
     examples = [run.questions.train.examples[i] for i in (*current, *following)]
     prompts = [run.questions.train.prompts[i] for i in (*current, *following)]
     num_current = len(current)
+    first_following = num_current if following else None  # the index of the first prompt of the next rollout
     samples: list[Sample] = []
     jobs: dict[AnswerIndex, TextJob] = {}
     # An engine over all processes yields every sample to each of them; a replica yields its own process's alone.
@@ -308,14 +308,7 @@ def generate_groups(
     env_states, num_answered = EnvStates(), 0
     with run.display.task("sampling", num_current * sampling.n, "answers", is_announced=False) as on_progress:
         stream = client.generate(
-            examples,
-            prompts,
-            sampling,
-            round_index,
-            cfg.turns,
-            env_states,
-            ahead=num_current if following else None,  # the prompts from this index on are the next rollout's
-            carried=carried,
+            examples, prompts, sampling, round_index, cfg.turns, env_states, first_following, carried
         )
         for sample in map(check_sample, stream):
             if run.should_abort(signals.EXIT_ENDED):
@@ -332,20 +325,31 @@ def generate_groups(
         verdicts = _collect_rewards(run, jobs, env_states, on_progress)
         by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     sql_wait_s = time.perf_counter() - start_time
-    groups, filters_by_accuracy = [], run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
+    groups = []
     for i, example in enumerate(current_examples):
-        keys = [(i, g) for g in range(sampling.n)]
-        group = [by_key[key] for key in keys]
-        trajectories = [Trajectory(prompts[i], sample.index, sample.turns, sample.finish_reason) for sample in group]
-        scored = [verdicts[key] for key in keys]
-        demonstration = Demonstration(demonstrations[i], verdicts[i, sampling.n]) if i in demonstrations else None
-        if demonstration and not (demonstration.scored.trusted and _is_right(demonstration.scored)):
-            demonstration = None
-        groups.append(
-            ScoredGroup(example, trajectories, [*map(response, group)], scored, filters_by_accuracy, demonstration)
-        )
+        group = [by_key[i, g] for g in range(sampling.n)]
+        groups.append(_make_group(run, example, prompts[i], group, verdicts, demonstrations.get(i)))
     following_samples = [by_key[i, g] for i, g in sorted(by_key) if i >= num_current]
     return SampledGroups(groups, sql_wait_s, [_carry(sample, num_current) for sample in following_samples])
+
+
+def _make_group(
+    run: TrainingRun,
+    example: Example,
+    prompt: Prompt,
+    samples: Sequence[Sample],
+    verdicts: Mapping[AnswerIndex, ScoredResponse],
+    demonstrated: Trajectory | None,
+) -> ScoredGroup:
+    """Return the group of a question's samples, with the demonstration `demonstrated` if it is right."""
+    scored = [verdicts[sample.prompt_index, sample.index] for sample in samples]
+    trajectories = [Trajectory(prompt, sample.index, sample.turns, sample.finish_reason) for sample in samples]
+    demonstration = None
+    if demonstrated is not None:
+        verdict = verdicts[samples[0].prompt_index, len(samples)]
+        demonstration = Demonstration(demonstrated, verdict) if verdict.trusted and _is_right(verdict) else None
+    filters_by_accuracy = run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
+    return ScoredGroup(example, trajectories, [*map(response, samples)], scored, filters_by_accuracy, demonstration)
 
 
 def _carry(sample: Sample, num_current: int) -> Sample:

@@ -54,7 +54,7 @@ def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
     answer = supervised_answer(example, " SELECT x FROM t")
     assert decoded(answer, learned=True) == " SELECT x FROM t$"
     assert decoded(answer, learned=False) == "Q: what\nSQL:"
-    assert answer.names == {ord(character) for character in " SELECT x FROM t"}
+    assert answer.sql_tokens == {ord(character) for character in " SELECT x FROM t"}
 
 
 def test_masks_dialogue_observations_are_not_learned(example: Example) -> None:

@@ -86,7 +86,7 @@ def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: E
     message = ("one", "two", "three")
     forms = [style_with_answer(lambda _, word=word: word) for word in message]
     result = make_sft_batch(examples, forms, Letters(), END, 400, 400)
-    order = RowOrder(result, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
+    order = RowOrder(result, questions=4, databases=2, seed=0, row_width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
     for epoch in range(6):
         batches = [order.batch(i) for i in range(order.num_batches(epoch), order.num_batches(epoch + 1))]

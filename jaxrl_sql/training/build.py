@@ -35,7 +35,7 @@ from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.model_card import save_prompt_settings
-from jaxrl_sql.training.trained_chat import no_prefill, save_chat_template, trained_chat
+from jaxrl_sql.training.trained_chat import missing_prefill_warning, save_chat_template, trained_chat
 from jaxrl_sql.training.training_run import TrainingRun
 
 
@@ -175,7 +175,7 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
             save_prompt_settings(folder, trained)
             chat = trained_chat(run.prompt_format.tokenizer, trained)
             if chat is not None and not save_chat_template(folder, chat):
-                run.display.note(no_prefill(str(folder)))
+                run.display.note(missing_prefill_warning(str(folder)))
             seal_weights(folder)
         if isinstance(adapters := policy_part(trainable), Adapters):
             save_adapters(run.folder / "adapters", run.model, adapters, *loadable_name(source))

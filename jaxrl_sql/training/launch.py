@@ -1,4 +1,8 @@
-"""Files that start a run on several hosts: a batch script of Slurm, a JobSet, a script for a Cloud TPU VM."""
+"""Files that start a run on several hosts.
+
+The forms are a batch script of Slurm, a JobSet (a Kubernetes resource of several pods), and a script for a Cloud TPU
+VM. Each restarts the run after a preemption: the same command resumes it from its last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,26 @@ from jaxrl_sql.types import InputError
 
 GRACE_S = 300
 """Seconds between the signal and the end of a job: enough to finish a step and save."""
-_PORT = 8476  # JAX's own for TPUs
-_RESTARTS = 1000
+_PORT = 8476  # JAX's default port of the coordinator on TPUs
+_MAX_RESTARTS = 1000
+# Names of Kubernetes objects; the pods' names are longer by a suffix.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """Options of the command `launch`, which starts a run on several hosts."""
+    """Options of the command `launch`, which writes the file that starts a run on several hosts.
+
+    - `form` is a key of FORMS. `hosts` is the number of hosts, `tasks` the number of processes per host.
+    - `files` and `overrides` are the configuration files and `key=value` arguments of `train`.
+    - `chips` is the number of GPUs or TPU chips per host; 0 requests none.
+    - `time` and `partition` are Slurm's time limit and partition.
+    - `image` is the container image (JobSet) or the VM's software version (TPU VM).
+    - `claim` is the persistent volume claim that all pods mount at `folder`.
+    - `accelerator` is the type of TPU (and `:topology` on GKE), `zone` its zone.
+    - `name` is the name of the job; "" derives it from `run.dir`.
+    - `folder` is the working folder on storage that all hosts share, `program` the command line of jaxrl-sql there.
+    """
 
     form: str
     hosts: int
@@ -43,14 +59,16 @@ class LaunchOptions:
 
 
 def train_command(launch: LaunchOptions) -> list[str]:
-    """Return the command that every host runs: the same each time, to start the run or to resume it."""
-    files = [word for file in launch.files for word in ("--config", str(file))]
-    return [*shlex.split(launch.program), "train", *files, *launch.overrides, "mesh.processes=0", "run.resume=true"]
+    """Return the command that every host runs; the same command starts the run and resumes it."""
+    config_options = [argument for file in launch.files for argument in ("--config", str(file))]
+    # `mesh.processes=0` takes the number of processes from the cluster's environment.
+    settings = [*launch.overrides, "mesh.processes=0", "run.resume=true"]
+    return [*shlex.split(launch.program), "train", *config_options, *settings]
 
 
 def slurm(launch: LaunchOptions, run: str) -> str:
-    """Return a batch script: one task per host unless `--tasks` sets more, requeued until the model exists."""
-    asks = [
+    """Return a batch script of Slurm, which requeues the job until the model of the run folder `run` exists."""
+    options = [
         f"--job-name={launch.name}", f"--nodes={launch.hosts}", f"--ntasks-per-node={launch.tasks}",
         *([f"--gpus-per-node={launch.chips}"] if launch.chips else []),
         *([f"--partition={shlex.quote(launch.partition)}"] if launch.partition else []),
@@ -59,7 +77,7 @@ def slurm(launch: LaunchOptions, run: str) -> str:
     ]  # fmt: skip
     return f"""#!/bin/bash
 # Submit it with `sbatch FILE`. {launch.folder}, with what the configuration names, is on storage that all hosts see.
-{"".join(f"#SBATCH {option}{chr(10)}" for option in asks)}
+{"".join(f"#SBATCH {option}{chr(10)}" for option in options)}
 # A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. scancel sends
 # one to this script, too, and the job is not requeued.
 cancelled=
@@ -127,7 +145,7 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         "kind": "JobSet",
         "metadata": {"name": launch.name},
         "spec": {
-            "failurePolicy": {"maxRestarts": _RESTARTS},
+            "failurePolicy": {"maxRestarts": _MAX_RESTARTS},
             "replicatedJobs": [{"name": "hosts", "replicas": 1, "template": {"spec": job}}],
         },
     }
@@ -136,7 +154,10 @@ def jobset(launch: LaunchOptions, run: str) -> str:
 
 
 def tpu_vm(launch: LaunchOptions, run: str) -> str:
-    """Return a script that starts the run on all hosts of a Cloud TPU VM, and again after a preemption."""
+    """Return a script that creates a Cloud TPU VM and starts the run on all its hosts, again after a preemption.
+
+    `run` is the run's folder.
+    """
     hosts = launch.hosts
     if not (launch.accelerator and launch.zone):
         raise InputError("--accelerator and --zone are missing, as in --accelerator v5p-64 --zone us-east5-a")
@@ -175,7 +196,7 @@ FORMS: Mapping[str, Callable[[LaunchOptions, str], str]] = {
 
 
 def launch_file(launch: LaunchOptions) -> str:
-    """Return the file; raises InputError for a configuration or options that cannot start a run."""
+    """Return the content of the file; raises InputError for a configuration or options that cannot start a run."""
     config = load_config(TrainConfig, launch.files, launch.overrides)
     if launch.hosts < 1 or launch.tasks < 1 or launch.chips < 0:
         raise InputError(f"--hosts {launch.hosts} --tasks {launch.tasks} --chips {launch.chips}: at least 1, 1 and 0")

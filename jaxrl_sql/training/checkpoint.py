@@ -160,11 +160,11 @@ class Checkpoints:
             host=ocp.args.JsonSave(dict(host)),
             arrays=ocp.args.StandardSave({"npz": _pack(arrays or {})}),
         )
-        rated = {"best_by": float(metrics["best_by"])} if metrics is not None and is_rated else None
+        rating = {"best_by": float(metrics["best_by"])} if metrics is not None and is_rated else None
         self._saving = step
         self._intact.discard(step)
         with self._as_folder_error():
-            self._manager.save(step, args=arguments, metrics=rated, force=True)
+            self._manager.save(step, args=arguments, metrics=rating, force=True)
 
     def latest(self) -> int | None:
         """Return the newest complete step, or None."""

@@ -58,8 +58,12 @@ from jaxrl_sql.types import InputError
 class GrpoPhase:
     """A stage of GRPO as `lifecycle.run_phase` drives it; a run has one stage, or two with `second_stage.steps`.
 
-    `rollout_buffer` holds the sampled batches that are not learned yet, `carried` the next rollout's samples so far.
-    `order` is the order of the training questions, and `progress` counts the questions that were taken from it.
+    - `advantage(state, batch)` computes the advantages of a batch, and `update(state, batch, on_progress)` makes the
+      updates of a step. `old_logprobs(state, batch)` adds the log-probabilities under the policy before them.
+    - `engine` samples answers; it has parameters only during a rollout.
+    - `order` is the order of the training questions, and `progress.cursor` the number that were taken from it.
+    - `rollout_buffer` holds the sampled batches that are not learned yet, `carried` the next rollout's samples so far.
+    - `is_over` is always False: no stage of GRPO ends early.
     """
 
     run: TrainingRun
@@ -128,9 +132,9 @@ def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
         metrics = collect_rollouts(run, phase, step - 1 - run.config.sft.steps, starts_next)
     collected_at = time.perf_counter()
     batch = on_mesh(run, phase.rollout_buffer.pop(0))
-    updates = grpo.num_iterations * grpo.minibatches
+    updates_per_step = grpo.num_iterations * grpo.minibatches
     # A single update is one program, which reports no progress: 0 means an unknown total.
-    total = updates if updates > 1 else 0
+    total = updates_per_step if updates_per_step > 1 else 0
     with run.display.task("updating the policy", total, "updates" if total else "", is_announced=False) as on_progress:
         batch, advantage_metrics = phase.advantage(phase.state, batch)
         batch_index = (step - 1 - stage.steps_before) % grpo.steps_per_generation  # in its rollout
@@ -140,7 +144,8 @@ def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
         if total:
             on_progress(total)
     updated_at = time.perf_counter()
-    rate = stage.rate((step - 1 - stage.steps_before) * updates, updates)
+    # The rate of the step's first update.
+    rate = stage.rate((step - 1 - stage.steps_before) * updates_per_step, updates_per_step)
     metrics |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
     run.record(step, stage.name, metrics)
 
@@ -170,10 +175,11 @@ def collect_rollouts(run: TrainingRun, phase: GrpoPhase, steps_done: int, starts
     progress.cursor = rollout.cursor
     longest, chosen = longest_answer(run.config.sampling)[1], rollout.chosen
     if grpo.packing:  # several completions share a row: parts of a batch should need similar numbers of rows
-        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, num_batch_shards(run.mesh.shape))
+        groups_per_update = grpo.prompts // grpo.minibatches
+        micro_batches = micro_batches_of(grpo, num_batch_shards(run.mesh.shape))
         groups = [group.trajectories for group in chosen]
-        by_rows = order_by_rows(groups, longest, run.max_prompt_bucket, size, micro_batches, grpo.questions)
-        chosen = [chosen[i] for i in by_rows]
+        order = order_by_rows(groups, longest, run.max_prompt_bucket, groups_per_update, micro_batches, grpo.questions)
+        chosen = [chosen[i] for i in order]
     keep_groups(run, run.config.sft.steps + steps_done + 1, phase.stage.name, rollout.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
         batch = pack(chosen[start : start + grpo.prompts], longest, run.max_prompt_bucket, grpo.demonstrations)
@@ -259,9 +265,9 @@ def open_second_stage(run: TrainingRun, first: GrpoPhase, resume_point: ResumePo
                 f"{run.folder}: no evaluated checkpoint for the second stage: validation.every is too large"
             )
         trainable = restore(run, best, first.state)[0].trainable
-        updates = run.config.grpo.num_iterations * run.config.grpo.minibatches
-        last_update = (best - first.steps_before) * updates - 1  # the best checkpoint's, counted from 0
-        rate = first.stage.rate(last_update, updates)
+        updates_per_step = run.config.grpo.num_iterations * run.config.grpo.minibatches
+        last_update = (best - first.steps_before) * updates_per_step - 1  # the best checkpoint's, counted from 0
+        rate = first.stage.rate(last_update, updates_per_step)
         is_rising = has_risen([rating for _, rating in progress.history])
         progress.rate = optim.lr if is_rising else rate / 2
         trend = "rose" if is_rising else "fluctuated"

@@ -101,12 +101,12 @@ def preflight(run: TrainingRun) -> TrainConfig:
     report_uneven_parts(run)
     check_positions(run)
     check_best(run.config.run, run.questions.evals)
-    prompts = [
+    prompt_sets = [
         *run.questions.evals.values(),
         *([run.questions.train] if run.config.grpo.steps or run.config.sft.steps else []),
     ]
-    lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
-    count = sum(len(prompt_set.prompts) for prompt_set in prompts)
+    lengths = [length for prompt_set in prompt_sets for length in prompt_set.lengths()]
+    count = sum(len(prompt_set.prompts) for prompt_set in prompt_sets)
     run.note(f"prompts: {count:,}, {min(lengths):,} to {max(lengths):,} tokens each; {_describe_programs(run)}")
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
     config = find_kept_logits(run, config, max(lengths))
@@ -118,7 +118,8 @@ def check_memory(run: RunPlan, sections: WorkloadSections) -> None:
     """Check memory and disk space, and report the memory per device of a step.
 
     `sections` are the parts of the configuration that determine the memory, and the maximum prompt length. Raises
-    InputError if the weights and the optimizer's state alone do not fit; other shortages are only reported.
+    InputError if the weights and the optimizer's state alone do not fit, or the disk has no space for a checkpoint.
+    Other shortages are only reported, because the memory is an estimate.
     """
     model = PlannedModel(run.config.model, run.model)
     work = find_workload(model.section, sections, rules.num_batch_shards(run.mesh.shape))
@@ -160,7 +161,8 @@ def check_budget(run: TrainingRun) -> None:
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
     prompt, answer = bucket(max(run.questions.train.lengths())), bucket(longest_answer(run.config.sampling)[1])
-    rows = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
+    # The answers of a group that fit into one micro-batch; raises InputError if not even one fits.
+    answers_at_once = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
     min_tokens = (
         # Packed answers of a question need at least one row.
         max(run.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
@@ -170,11 +172,11 @@ def check_budget(run: TrainingRun) -> None:
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
             f"their schema and answers: it must be at least {min_tokens}; raise it, or lower grpo.questions"
         )
-    if run.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
-        need = prompt + grpo.num_generations * answer
+    if run.prompt_format.recipe.loss is not None and answers_at_once < grpo.num_generations:
+        group_tokens = prompt + grpo.num_generations * answer
         raise InputError(
-            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss "
-            f"of recipe {run.config.recipe} needs whole groups: raise it to {need}, or use "
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {group_tokens} tokens, but the "
+            f"loss of recipe {run.config.recipe} needs whole groups: raise it to {group_tokens}, or use "
             "grpo.gradient_accumulation_steps"
         )
 
@@ -188,6 +190,7 @@ def report_uneven_parts(run: TrainingRun) -> None:
     ):
         micro_batch = prompts // parts
         if steps and micro_batch % num_shards:
+            # The shards compute padded prompts up to the next multiple of their number.
             overhead = -(-micro_batch // num_shards) * num_shards / micro_batch
             run.note(
                 f"{name}.gradient_accumulation_steps={parts}: parts of {micro_batch} prompts do not divide over "
@@ -206,6 +209,7 @@ def find_layout(run: TrainingRun, longest: int) -> TrainConfig:
     device_bytes = min(processes.exchange([device_memory(run.mesh)]))
     turns = max(run.config.sampling.turns, run.config.validation.sampling.turns)
     machine = Machine(device.platform, len(run.mesh.local_devices), device_bytes, find_chip(device))
+    # An engine over several processes cannot serve dialogues: observations would arrive at different times in them.
     needs_replicas = turns > 1 and jax.process_count() > 1
     sections, model = run.config.workload(longest), PlannedModel(run.config.model, run.model)
     rollout = with_layout(sections, model, run.mesh, machine, needs_replicas)

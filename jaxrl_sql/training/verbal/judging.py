@@ -219,6 +219,7 @@ def judge(
     prompts = {i: policy.as_prompt(texts[i]) for i in unfinished}
     round_number = 0
     while unfinished:
+        # Replies to request: the missing ones, while the total stays within 2 * rounds.
         missing = {
             i: min(rounds - len(valid_replies[i]), 2 * rounds - len(valid_replies[i]) - unread[i]) for i in unfinished
         }

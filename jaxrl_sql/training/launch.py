@@ -66,8 +66,8 @@ def train_command(launch: LaunchOptions) -> list[str]:
     return [*shlex.split(launch.program), "train", *config_options, *settings]
 
 
-def slurm(launch: LaunchOptions, run: str) -> str:
-    """Return a batch script of Slurm, which requeues the job until the model of the run folder `run` exists."""
+def slurm(launch: LaunchOptions, run_folder: str) -> str:
+    """Return a batch script of Slurm, which requeues the job until the model of the run exists."""
     options = [
         f"--job-name={launch.name}", f"--nodes={launch.hosts}", f"--ntasks-per-node={launch.tasks}",
         *([f"--gpus-per-node={launch.chips}"] if launch.chips else []),
@@ -78,13 +78,13 @@ def slurm(launch: LaunchOptions, run: str) -> str:
     return f"""#!/bin/bash
 # Submit it with `sbatch FILE`. {launch.folder}, with what the configuration names, is on storage that all hosts see.
 {"".join(f"#SBATCH {option}{chr(10)}" for option in options)}
-# A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. scancel sends
-# one to this script, too, and the job is not requeued.
+# At a preemption, or {GRACE_S} s before the time limit, Slurm sends SIGTERM to the tasks: they save and end. scancel
+# sends SIGTERM to this script, too; then the job is not requeued.
 cancelled=
 trap 'cancelled=1' TERM
 srun --kill-on-bad-exit=1 {shlex.join(train_command(launch))}
 code=$?
-if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{run}/model/config.json")} ]; then
+if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{run_folder}/model/config.json")} ]; then
     exit $code
 fi
 # The run was stopped before its end, and resumes when the job starts again.
@@ -92,7 +92,7 @@ scontrol requeue "$SLURM_JOB_ID"
 """
 
 
-def jobset(launch: LaunchOptions, run: str) -> str:
+def jobset(launch: LaunchOptions, run_folder: str) -> str:
     """Return a JobSet: an indexed job with one pod per host, which restarts as a whole if a pod fails."""
     if not launch.image:
         raise InputError("--image is missing: the container image that holds jaxrl-sql and its JAX")
@@ -100,18 +100,18 @@ def jobset(launch: LaunchOptions, run: str) -> str:
         raise InputError(
             "--claim is missing: the persistent volume claim that all pods mount at the folder of --folder"
         )
-    finished_file = shlex.quote(f"{run}/model/config.json")
-    # A pod that saved and ended before its run did must fail, to restart the set.
-    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {finished_file}"
-    # The name that a headless service gives to the pod of index 0.
-    first = f"{launch.name}-hosts-0-0.{launch.name}:{_PORT}"
+    finished_file = shlex.quote(f"{run_folder}/model/config.json")
+    # A pod that was stopped before the end of the run exits with an error, so that JobSet restarts all pods.
+    command = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {finished_file}"
+    # The address of the pod of index 0, by the name that JobSet's headless service gives it.
+    coordinator = f"{launch.name}-hosts-0-0.{launch.name}:{_PORT}"
     index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
     container: dict[str, Any] = {
         "name": "run",
         "image": launch.image,
-        "command": ["bash", "-c", run],
+        "command": ["bash", "-c", command],
         "env": [
-            {"name": "JAX_COORDINATOR_ADDRESS", "value": first},
+            {"name": "JAX_COORDINATOR_ADDRESS", "value": coordinator},
             {"name": "JAX_NUM_PROCESSES", "value": str(launch.hosts)},
             {"name": "JAX_PROCESS_ID", "valueFrom": index},
         ],
@@ -153,22 +153,19 @@ def jobset(launch: LaunchOptions, run: str) -> str:
     return f"{comment}\n{yaml.safe_dump(job_set, sort_keys=False)}"
 
 
-def tpu_vm(launch: LaunchOptions, run: str) -> str:
-    """Return a script that creates a Cloud TPU VM and starts the run on all its hosts, again after a preemption.
-
-    `run` is the run's folder.
-    """
+def tpu_vm(launch: LaunchOptions, run_folder: str) -> str:
+    """Return a script that creates a Cloud TPU VM and starts the run on all its hosts, again after a preemption."""
     hosts = launch.hosts
     if not (launch.accelerator and launch.zone):
         raise InputError("--accelerator and --zone are missing, as in --accelerator v5p-64 --zone us-east5-a")
-    finished_file, image = shlex.quote(f"{run}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
-    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {finished_file}"
+    finished_file, image = shlex.quote(f"{run_folder}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
+    command = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {finished_file}"
     return f"""#!/bin/bash
-# Run it where gcloud is signed in. It makes a spot TPU VM of {hosts} hosts and starts the run on all, again after
+# Run it where gcloud is signed in. It creates a spot TPU VM of {hosts} hosts and starts the run on all, again after
 # a preemption. {launch.folder} is on storage that all hosts mount, and jaxrl-sql is installed on them (--image).
 set -euo pipefail
 name={shlex.quote(launch.name)} zone={shlex.quote(launch.zone)}
-run={shlex.quote(run)}
+run={shlex.quote(command)}
 tpu() {{ gcloud compute tpus tpu-vm "$1" "$name" --zone="$zone" "${{@:2}}"; }}
 while true; do
     state=$(tpu describe --format='value(state)' 2> /dev/null || echo none)
@@ -181,7 +178,7 @@ while true; do
     code=0
     tpu ssh --worker=all --command="$run" || code=$?
     [ $code -eq 0 ] && break
-    # Where the machine is still READY after a while nothing took it: the run itself was wrong, and would be again.
+    # If the machine is still READY after a while, it was not preempted: the run itself failed and would fail again.
     sleep 120
     [ "$(tpu describe --format='value(state)' 2> /dev/null)" = READY ] && exit $code
 done

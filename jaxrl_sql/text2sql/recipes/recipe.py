@@ -143,8 +143,8 @@ class Recipe(NamedTuple):
         """Return a style with the settings on retrieved values and the schema's size; raises InputError."""
         in_question = data.retrieval.placement == "question" or style.show not in SHOW_EXAMPLES
         template = data.chat.template or self.template
-        asks_in_question = data.retrieval.top_k and in_question and style.name == "chat"
-        if asks_in_question and "values" not in read_template(template).placeholders:
+        shows_values_in_question = data.retrieval.top_k and in_question and style.name == "chat"
+        if shows_values_in_question and "values" not in read_template(template).placeholders:
             raise InputError(
                 f"data.retrieval.top_k={data.retrieval.top_k} shows values before the question, and "
                 f"data.chat.template={template} has no {{{{ values }}}}"

@@ -198,8 +198,9 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NO_CALLER_INPUTS)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
     config = resolve_resumed_config(config)
-    text = to_yaml(replace_values(config, paths_from_start(config.run)))
-    folder = open_folder(config.run, values_by_key(config), text, is_first)
+    # The folder's config.yaml keeps the paths of the run's start; `resume` replaces them once the inputs are compared.
+    config_text = to_yaml(replace_values(config, paths_from_start(config.run)))
+    folder = open_folder(config.run, values_by_key(config), config_text, is_first)
     keep_programs(config.run.compilation_cache)
     restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
     try:
@@ -231,12 +232,13 @@ def _open_parts(
     is_first = processes.is_first()
     with _open_outputs(config, folder) as (outputs, executor):
         display = outputs.display
-        recipe = _find_recipe(config, caller)
+        recipe = _make_run_recipe(config, caller)
         with display.task("opening the devices"):
             mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+        # An automatic number of micro-batches (gradient_accumulation_steps of 0) depends on the mesh.
         sft, grpo = with_parts(config.sft, config.grpo, rules.num_batch_shards(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
-        if checked.model is not None:
+        if checked.model is not None:  # otherwise `preflight` checks it, after the questions were read
             check_devices(PlannedRun(config, checked.model, mesh, folder))
         loaded = _load_questions(config, folder, recipe, executor, display, caller_questions, checked.tokenizer)
         model = model_config(config.model, loaded.prompt_format.tokenizer)
@@ -252,8 +254,8 @@ def _open_parts(
         if is_first and config.total_steps() and questions.train.streamed is None:
             save_trained_questions(folder, questions.train.examples)
         plan = SessionPlan(count_params(model), config.phases(), caller.resume_call, base)
-        about = record_session(folder if is_first else None, plan, display.activity, status.request)
-        with jax.set_mesh(mesh), about:
+        session = record_session(folder if is_first else None, plan, display.activity, status.request)
+        with jax.set_mesh(mesh), session:
             yield TrainingRun(
                 config, folder, loaded.prompt_format, model, mesh, executor, questions, outputs, status, caller=caller
             )
@@ -282,7 +284,7 @@ def _open_outputs(config: TrainConfig, folder: Path) -> Iterator[tuple[Outputs, 
         yield Outputs(display, metrics, samples, rollouts, checkpoints), executor
 
 
-def _find_recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
+def _make_run_recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
     """Return the recipe with the caller's reward; raises InputError for turns that it does not support."""
     recipe = find_recipe(config.recipe)
     if caller.reward is not None:
@@ -290,8 +292,8 @@ def _find_recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
     if max(config.sampling.turns, config.validation.sampling.turns) > 1 and (
         recipe.turns is None or config.data.prompt == "compact"
     ):
-        single = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
-        raise InputError(f"{single} answers in one turn: sampling.turns and validation.sampling.turns must be 1")
+        limiting = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
+        raise InputError(f"{limiting} answers in one turn: sampling.turns and validation.sampling.turns must be 1")
     return recipe
 
 

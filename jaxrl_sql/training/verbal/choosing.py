@@ -323,7 +323,7 @@ def _judge_context(example: Example, style: PromptStyle) -> str:
 
 
 def _record(example: Example, choice: JudgeChoice, memory: Memory) -> Record:
-    """Return a finished question's line in `records.jsonl`; a single candidate has no score, as no judge read it."""
+    """Return a finished question's line in `records.jsonl`."""
     spent = memory.spent.get(example.uid, Usage())
     candidates = choice.candidates
     scores = choice.scores or (None,) * len(candidates.distinct)

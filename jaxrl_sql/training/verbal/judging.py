@@ -128,7 +128,7 @@ class JudgeChoice(NamedTuple):
     """The chosen query `sql`, the mean score of each of K candidates, and the K scores of every reply that was read.
 
     `unread` is the number of replies that could not be read. Without any candidate `sql` is the fallback query, if
-    there is one. A single candidate wins without a judge.
+    there is one. A single candidate wins without a judge. Mean scores without any reply are 0.
     """
 
     sql: str | None

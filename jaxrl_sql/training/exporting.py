@@ -105,8 +105,8 @@ def source_of_step(run: Path, step: int) -> ModelSource:
             raise InputError(f"{run}: its checkpoints lack model.frozen; omit --step to export the complete model/")
         current_inputs = hash_files(trained.recipe, data, base.checkpoint)
         refuse_other_inputs(run, base_hashes(at_start), base_hashes(current_inputs))
-        shape, weights = load_checkpoint(base.checkpoint, base.dtype)
-        params = merge_params(params, split(weights, shape, base.frozen)[1])
+        base_config, weights = load_checkpoint(base.checkpoint, base.dtype)
+        params = merge_params(params, split(weights, base_config, base.frozen)[1])
     source = Path(base.checkpoint) if base.checkpoint else None
     return ModelSource(model_config(base, tokenizer), params, tokenizer, source, run, trained)
 
@@ -116,13 +116,13 @@ def source_of_model(name: str) -> ModelSource:
 
     Raises InputError for anything else.
     """
-    source, run = _folder_of(name), find_model(name)[1]
+    source, run = _weights_folder(name), find_model(name)[1]
     trained = find_trained(str(source) if is_hub_name(name) else name)[1]
     run = run.resolve() if run is not None else None
     return ModelSource(load_model_config(source), None, load_tokenizer(source), source, run, trained)
 
 
-def _folder_of(name: str) -> Path:
+def _weights_folder(name: str) -> Path:
     """Return the folder of a model's weights, after downloading a hub model."""
     source = Path(local_folder(name)) if is_hub_name(name) else find_model(name)[0]
     refuse_damaged_weights(source)
@@ -137,7 +137,7 @@ def average_models(exported: ModelSource, others: Sequence[str]) -> ModelSource:
     """
     params = exported.params if exported.params is not None else load_checkpoint(str(exported.source), "float32")[1]
     mean = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-    sources = tuple(map(_folder_of, others))
+    sources = tuple(map(_weights_folder, others))
     for count, (name, source) in enumerate(zip(others, sources, strict=True), start=2):
         model, params = load_checkpoint(source, "float32")
         shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]

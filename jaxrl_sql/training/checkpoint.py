@@ -38,7 +38,7 @@ Arrays = Mapping[str, np.ndarray]
 """Arrays of the host by name."""
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""Orbax's suffix of an incomplete step."""
+"""A part of the name that orbax gives to the folder of an incomplete step."""
 UNSUMMED = "_CHECKPOINT_METADATA"
 """A file without a checksum: orbax writes the commit time to it after the checksums exist. Runs do not read it."""
 _RATING = "metrics/metrics"

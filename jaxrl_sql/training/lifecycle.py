@@ -109,7 +109,7 @@ def run_phase(run: TrainingRun, phase: Phase, resume_point: ResumePoint) -> bool
     """
     if resume_point.is_within(phase.steps_before, phase.last):
         _evaluate_if_due(run, phase, resume_point.step)
-        save(run, resume_point.step, phase.snapshot())
+        save(run, resume_point.step, phase.snapshot())  # no effect unless the checkpoint got a rating just now
     if run.sync_stop_requests():
         return False
     steps_done = max(resume_point.step, phase.steps_before)
@@ -141,7 +141,7 @@ def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], N
                 "again on use: raise Linux's vm.max_map_count to avoid this"
             )
     except PreemptedError:
-        if step - 1 > phase.steps_before:
+        if step - 1 > phase.steps_before:  # otherwise the phase has nothing to save
             save(run, step - 1, phase.snapshot())
         run.sync_stop_requests()
         return False

@@ -16,7 +16,7 @@ from jaxrl_sql.runtime.budget import BudgetSpentError, Usage
 from jaxrl_sql.runtime.endpoint import Endpoint, make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.env.executor import Executor
-from jaxrl_sql.text2sql.rewards.extract import bare_blocks, sql_blocks
+from jaxrl_sql.text2sql.rewards.extract import fenced_blocks, sql_blocks
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import TRUNCATED_REASONS, Example, Record
@@ -110,7 +110,7 @@ def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspon
 
 def block(text: str) -> str:
     """Return the last fenced block of an answer, or the whole answer."""
-    blocks = sql_blocks(text, any_case=True) or bare_blocks(text)
+    blocks = sql_blocks(text, any_case=True) or fenced_blocks(text)
     return blocks[-1] if blocks else text.strip()
 
 

@@ -1,7 +1,7 @@
 """Turn Ctrl-C and SIGTERM into a stop request, which the training loop reads between steps.
 
 A preempted machine sends SIGTERM to some or all of a run's processes; they agree on their last step
-(`TrainingRun.agree_to_stop`). The handlers here replace that of JAX's preemption service, which handles SIGTERM too.
+(`TrainingRun.sync_stop_requests`). The handlers here replace that of JAX's preemption service, which handles SIGTERM too.
 The earlier handlers are restored afterwards, except one that was not installed from Python.
 """
 

@@ -1,4 +1,7 @@
-"""The machine and times of a run: `about.json` in its folder, with an entry for its start and each resumption."""
+"""The machine and times of a run: `about.json` in its folder, with an entry per session.
+
+A session is the time from the start or a resumption of the run until its process ends.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
 
 
 class SessionPlan(NamedTuple):
-    """The content of a session: the model's number of parameters, its phases, and how to resume it.
+    """Facts of a session that are known at its start.
 
-    `phases` are (name, last step). `resume` is the call of a run that only Python can resume, else "". `base` is the
+    `parameters` is the number of the model's parameters. `phases` has (name, last step) of each phase. `resume` is the
+    Python call that resumes a run whose questions or reward were passed in Python, else "". `base` is the
     `org/name@commit` of a hub model that the weights were read from, else "".
     """
 
@@ -41,7 +45,8 @@ class SessionPlan(NamedTuple):
 def record_session(folder: Path | None, plan: SessionPlan, activity: Activity, request: StopRequest) -> Iterator[None]:
     """Record the start of a session, and on exit its end, duration and outcome; without a folder nothing is written.
 
-    The duration is that of `activity`, which the terminal prints. A killed session has no end.
+    The duration is that of `activity`, which the terminal prints, too. If the process is killed, the entry has no end.
+    `request` has the reason if a stop was requested.
     """
     if folder is None:
         yield
@@ -49,7 +54,7 @@ def record_session(folder: Path | None, plan: SessionPlan, activity: Activity, r
     about = _read(folder / ABOUT)
     began = datetime.now(UTC) - timedelta(seconds=activity.clock() - activity.start_time)
     session: Record = {
-        "began": _text(began), "machine": _machine(), "versions": _versions(), "commit": _commit(),
+        "began": _timestamp(began), "machine": _machine(), "versions": _versions(), "commit": _commit(),
         "phases": [list(phase) for phase in plan.phases], **({"resume": plan.resume} if plan.resume else {}),
     }  # fmt: skip
     about = {
@@ -66,8 +71,8 @@ def record_session(folder: Path | None, plan: SessionPlan, activity: Activity, r
         session |= _failure(error)
         raise
     finally:
-        session |= {"ended": _text(datetime.now(UTC)), "seconds": round(activity.finish(), 3)}
-        with suppress(OSError):  # an earlier error is reported instead
+        session |= {"ended": _timestamp(datetime.now(UTC)), "seconds": round(activity.finish(), 3)}
+        with suppress(OSError):  # do not hide the error that ended the session
             _write(folder / ABOUT, about)
 
 
@@ -94,12 +99,12 @@ def _write(path: Path, about: Record) -> None:
     scratch.replace(path)
 
 
-def _text(time: datetime) -> str:
+def _timestamp(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
 
 
 def _machine() -> str:
-    """Return the devices, and the processor and system around them; the host name is left out."""
+    """Return the devices, the processor and the system as text, without the host's name."""
     devices = jax.devices()
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     processes = f", {jax.process_count()} processes" if jax.process_count() > 1 else ""
@@ -121,7 +126,7 @@ def _commit() -> str:
     if not (root / ".git").exists():
         return ""
     try:
-        process = subprocess.run(  # noqa: S603 - our own words
+        process = subprocess.run(  # noqa: S603 - the arguments are fixed
             ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607
             capture_output=True, text=True, timeout=10, check=False,
         )  # fmt: skip

@@ -35,21 +35,22 @@ from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.model_card import save_prompt_settings
-from jaxrl_sql.training.trained_chat import no_prefill, save_chat_template, trained_chat
+from jaxrl_sql.training.trained_chat import missing_prefill_warning, save_chat_template, trained_chat
 from jaxrl_sql.training.training_run import TrainingRun
 
 
 def make_params(run: TrainingRun) -> tuple[Any, Any]:
-    """Return the first parameters of the run, on the mesh, as (trainable, frozen).
+    """Return the initial parameters of the run, on the mesh, as (trainable, frozen).
 
-    These are the parameters and None, or the trained ones and `model.frozen`; with LoRA, new adapters and the
-    parameters as their base.
+    - With LoRA, new adapters are trainable, and the model's parameters are their frozen base.
+    - With `model.frozen`, the parameters with these names are frozen and the others trainable.
+    - Otherwise all parameters are trainable, and `frozen` is None.
     """
     source, lora = run.config.model.checkpoint, run.config.model.lora
-    doing, count = (
+    task, count = (
         (f"reading the weights of {source}", count_tensors(run.model)) if source else ("making new weights", 0)
     )
-    with run.display.task(doing, count, "tensors") as on_progress:
+    with run.display.task(task, count, "tensors") as on_progress:
         base = _base_params(run, on_progress)
     if not lora.rank:
         return split(base, run.model, run.config.model.frozen)
@@ -68,13 +69,13 @@ def _base_params(run: TrainingRun, on_progress: ProgressCallback) -> Any:
         return load_checkpoint(model.checkpoint, model.dtype, run.mesh, on_progress=on_progress)[1]
     key = rng.base_key(run.config.seed, rng.Purpose.INIT)
     params = init_params(run.model, key, jnp.dtype(model.dtype))
-    if model.init == "copying":
+    if model.init == "copying":  # some heads start as induction heads, which copy tokens of the prompt
         params = init_induction(params, run.model, key)
     return shard_params(params, run.model, run.mesh)
 
 
 def make_policy(run: TrainingRun, temperature: float = 1.0) -> LogprobFn:
-    """Return the function that scores a batch's completions under the policy, made once for each temperature."""
+    """Return the function that computes the log-probabilities of a batch's completions; made once per temperature."""
     model = run.config.model
 
     def make() -> LogprobFn:
@@ -92,16 +93,19 @@ def make_policy(run: TrainingRun, temperature: float = 1.0) -> LogprobFn:
 
 
 def make_optimizer(run: TrainingRun, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
-    """Return a phase's optimizer; norms and biases do not decay (all adapters are matrices)."""
+    """Return the optimizer of a phase of `steps` updates.
+
+    Weight decay excludes norms and biases. Adapters are all matrices, so they need no mask.
+    """
     model = run.config.model
     return optim.make_optimizer(cfg, steps, None if model.lora.rank else decay_mask(run.model, model.frozen))
 
 
 def make_rollout_engine(run: TrainingRun) -> AnyEngine:
-    """Return the engine of a run's rollouts, without parameters."""
+    """Return the engine of a run's rollouts; the caller sets its parameters before each rollout."""
     grpo = run.config.grpo
     questions = grpo.prompts * grpo.dynamic_sampling.oversample * grpo.steps_per_generation
-    questions *= 1 + run.config.rollout.ahead
+    questions *= 1 + run.config.rollout.ahead  # a call may also have the next rollout's questions
     return _make_engine(
         run, None, run.config.rollout.max_num_seqs, rng.Purpose.ROLLOUT, [run.questions.train], questions,
         grpo.num_generations,
@@ -109,7 +113,7 @@ def make_rollout_engine(run: TrainingRun) -> AnyEngine:
 
 
 def make_validation_engine(run: TrainingRun, params: Any) -> AnyEngine:
-    """Return an engine that answers the questions of each held-out set once, by `params`."""
+    """Return an engine with the parameters `params`, for one answer to each question of a held-out set per call."""
     sets = list(run.questions.evals.values())
     questions = max(len(questions.prompts) for questions in sets)
     return _make_engine(run, params, run.config.validation.max_num_seqs, rng.Purpose.EVAL, sets, questions, 1)
@@ -124,13 +128,15 @@ def _make_engine(
     questions: int,
     samples: int,
 ) -> AnyEngine:
-    """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them.
+    """Return an engine of `max_num_seqs` decode slots, which computes in the trainer's types.
 
-    Calls have up to `questions` questions of the `sets`, with `samples` samples each.
+    `purpose` makes its random numbers differ from those of other engines. Its calls have up to `questions` questions of
+    the `sets`, with `samples` samples each.
     """
     rollout, pads_to_max = run.config.rollout, run.config.run.pad_to_max
     config = engine_config(rollout, max_num_seqs, run.longest_prompt, num_batch_shards(run.mesh.shape), pads_to_max)
     lengths = [length for prompts in sets for length in prompts.lengths()]
+    # The request groups of a replica: its share of the questions, times the groups into which samples are split.
     replicas = (rollout_grid(rollout) or (1, 1))[0]
     groups = -(-questions // replicas) * -(-samples // config.group_size(samples))
     config = config.for_calls([run.longest_prompt] if pads_to_max else lengths, groups, samples)
@@ -139,18 +145,19 @@ def _make_engine(
 
 
 def make_client(run: TrainingRun, engine: AnyEngine) -> PolicyClient:
-    """Return a client that prompts an engine's policy as the run does."""
+    """Return a client that samples answers from an engine, with the run's recipe, prompt style and executor."""
     return PolicyClient(engine, run.prompt_format.recipe, run.prompt_format.style, run.executor)
 
 
 def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
-    """Write the policy as a Hugging Face folder, `model/` of the run; adapters are merged into its weights.
+    """Write the policy as a Hugging Face folder, `model/` of the run, and return its path.
 
-    They are also written to `adapters/`, in PEFT's format.
+    Adapters are merged into the weights, and also written to `adapters/` in PEFT's format.
     """
     folder, source = run.folder / "model", run.config.model.checkpoint
     with run.display.task(f"writing the model to {folder}", count_tensors(run.model), "tensors") as on_progress:
-        if is_first():  # new weights have no checksums if the process is killed before they are sealed
+        # Remove the checksums of earlier weights: a killed process may leave new weights without theirs.
+        if is_first():
             (run.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
             folder,
@@ -168,7 +175,7 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
             save_prompt_settings(folder, trained)
             chat = trained_chat(run.prompt_format.tokenizer, trained)
             if chat is not None and not save_chat_template(folder, chat):
-                run.display.note(no_prefill(str(folder)))
+                run.display.note(missing_prefill_warning(str(folder)))
             seal_weights(folder)
         if isinstance(adapters := policy_part(trainable), Adapters):
             save_adapters(run.folder / "adapters", run.model, adapters, *loadable_name(source))
@@ -176,5 +183,6 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
 
 
 def _compute_dtype(run: TrainingRun) -> str | None:
+    """Return the type of activations; None for that of the weights."""
     name = run.config.model.compute_dtype
     return None if name == "same" else name

@@ -1,4 +1,4 @@
-"""Python values that a caller passes to a training run in addition to its configuration."""
+"""Python values that a caller of `jx.train` passes to a training run in addition to its configuration."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ Callback = Callable[[int, Mapping[str, Any]], object]
 """Called with a step and its row of metrics, `phase` included; a true value stops the run after the step."""
 
 Questions = Iterable[Example] | Benchmark
-"""A set: examples, or the result of `load_benchmark`."""
+"""A set of questions: examples, or the result of `load_benchmark`."""
 
 DIR, TRAIN = "memory", "examples"
-"""`data.dir` and `data.train` of a run whose questions were passed."""
+"""`data.dir` and `data.train` in the saved configuration of a run whose training questions were passed in Python."""
 REWARD = "the reward function"
+"""The name of the reward function among the inputs of a run, which messages print."""
 
 
 class CallerInputs(NamedTuple):
-    """A callback, a reward function, training examples, and sets to evaluate on by name; None: the configuration's.
+    """Values that replace those of the configuration; None keeps the configuration's.
 
-    `examples` replace the folder `data.dir`; then only `evals` are evaluated.
+    - `callback` is called after each step with its metrics.
+    - `reward` is a reward function, which replaces the recipe's reward.
+    - `examples` are the training questions, in place of the folder `data.dir`; then `data.evals` is not read.
+    - `evals` are the held-out sets by name, in place of `data.evals`.
     """
 
     callback: Callback | None = None
@@ -46,11 +50,11 @@ class CallerInputs(NamedTuple):
         train = None if self.examples is None else benchmark_of(self.examples, TRAIN)
         return CallerQuestions(train, evals)
 
-    def names(self, data: DataConfig, run: str) -> Record:
-        """Return settings, by key, that represent the passed examples in the configuration of the run folder `run`.
+    def settings_for_inputs(self, data: DataConfig, run: str) -> Record:
+        """Return the settings, by key, that represent the passed examples in the configuration.
 
-        Raises InputError for a setting that needs a folder of questions, and for a run that began with passed examples
-        and has none now.
+        `run` is the run's folder, for messages. Raises InputError for a setting that needs a folder of questions, and
+        for a resumed run that began with passed examples but gets none now.
         """
         values: Record = {} if self.evals is None else {"data.evals": list(self.evals)}
         if self.examples is None and (data.dir, data.train) == (DIR, TRAIN) and not Path(DIR).exists():
@@ -66,24 +70,25 @@ class CallerInputs(NamedTuple):
         return values
 
     def resume_advice(self, folder: Path) -> str:
-        """Return how to resume the run in a folder: by the command's option, or with the same values in Python."""
+        """Return the advice how to resume the run in `folder`: by an option of the command, or by a call in Python."""
         return self.resume_call or f"resume with --resume {folder}"
 
     @property
     def resume_call(self) -> str:
-        """Return the Python call that resumes the run with the same values; "" if the command can."""
+        """Return the advice with the Python call that resumes the run; "" if the command line can resume it."""
         passed = [name for name in ("examples", "evals", "reward") if getattr(self, name) is not None]
         return _resume_call(*passed) if passed else ""
 
     def hashes(self) -> dict[str, str]:
-        """Return the hash of the reward function, by its name in the error message of a resumed run."""
+        """Return the hash of the reward function by its name REWARD; a resumed run must have the same."""
         return {} if self.reward is None else {REWARD: code_digest(self.reward)}
 
 
 def code_digest(function: Callable[..., object]) -> str:
-    """Return a hash of a function's code; of a partial that of its function, of an object that of its `__call__`.
+    """Return a hash of a function's code.
 
-    Values (defaults, closures, arguments of a partial, attributes) and functions that it calls do not count.
+    For a partial, it is the hash of the partial's function, and for a callable object that of its `__call__`. Values
+    (defaults, closures, arguments of a partial, attributes) and the functions that it calls are not hashed.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -93,7 +98,7 @@ def code_digest(function: Callable[..., object]) -> str:
 
 
 def _code(code: CodeType) -> list[object]:
-    """Return the parts of a code object that determine its result."""
+    """Return the bytecode, names and constants of a code object, as JSON values."""
     return [code.co_code.hex(), list(code.co_names), [_constant(value) for value in code.co_consts]]
 
 

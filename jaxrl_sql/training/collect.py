@@ -1,7 +1,11 @@
 """Collect rollouts: sample groups of answers, execute each while others are still decoded, reward them.
 
-`generate_groups` is one round. `collect_batch` collects a step's batch: the rounds that dynamic sampling needs, and the
-groups with the widest spread of rewards.
+A *group* has G answers to one question. A *rollout* collects the groups of one or several steps. `generate_groups` is
+one round of a rollout: it samples a group for each of some questions. `collect_batch` is a whole rollout: it repeats
+rounds as dynamic sampling needs, and chooses the groups with the widest spread of rewards.
+
+With `rollout.ahead=1`, decode slots that are free at the end of a rollout begin answers to the next rollout's
+questions. These answers, finished or not, are the *carried* samples, which the next rollout continues.
 """
 
 from __future__ import annotations
@@ -49,11 +53,11 @@ from jaxrl_sql.types import (
 )
 
 _RIGHT = "correct"
-"""The part of a reward that is positive if the answer is right."""
+"""The part of a reward that is 1 if the answer is right."""
 
 
 class Demonstration(NamedTuple):
-    """An answer to imitate, from the question's demonstration or its gold, and its score."""
+    """An answer to imitate and its score; its SQL is the question's demonstration (a teacher's answer) or its gold."""
 
     trajectory: Trajectory
     scored: ScoredResponse
@@ -62,16 +66,15 @@ class Demonstration(NamedTuple):
 class ScoredGroup(NamedTuple):
     """G answers to one question, with the score of each.
 
-    `by_accuracy` is whether `grpo.dynamic_sampling.filter_groups` is `accuracy`.
-
-    `demonstration` is set if `grpo.demonstrations` is on and the demonstration is right.
+    `filters_by_accuracy` is True if `grpo.dynamic_sampling.filter_groups` is `accuracy`. `demonstration` is set if
+    `grpo.demonstrations` is on and the demonstration is right.
     """
 
     example: Example
     trajectories: list[Trajectory]
     responses: list[Response]
     scored: list[ScoredResponse]
-    by_accuracy: bool = False
+    filters_by_accuracy: bool = False
     demonstration: Demonstration | None = None
 
     @property
@@ -81,17 +84,23 @@ class ScoredGroup(NamedTuple):
 
     @property
     def weights(self) -> list[float]:
-        """Return 1 for each answer whose reward may be learned, 0 for the others.
+        """Return the weight of each answer in the update, 1 or 0.
 
-        It is 0 for all if a gold failed, and by accuracy if all are right or all are wrong.
+        The weight is 1 if the reward is trusted: it depends on the answer's text alone, not on a time limit or a failed
+        server (`ScoredResponse.trusted`). All weights are 0 if the gold failed. With `filters_by_accuracy` all are 0 if
+        the answers are all right or all wrong.
         """
         gold_ok = all(response.gold_ok for response in self.scored)
-        if self.by_accuracy and len({_is_right(response) for response in self.scored if response.trusted}) < 2:
+        if self.filters_by_accuracy and len({_is_right(response) for response in self.scored if response.trusted}) < 2:
             return [0.0] * len(self.scored)
         return [float(gold_ok and response.trusted) for response in self.scored]
 
     def with_demonstration(self) -> ScoredGroup:
-        """Return the group to learn: if no answer is right and rewarded, the demonstration replaces the last one."""
+        """Return the group to learn.
+
+        The demonstration replaces the last answer if no trusted answer is right with a positive reward, and none has a
+        reward as high as the demonstration's.
+        """
         demonstration = self.demonstration
         trusted = [answer for answer in self.scored if answer.trusted]
         if demonstration is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
@@ -116,24 +125,27 @@ def _is_right(response: ScoredResponse) -> bool:
 
 
 AnswerIndex = tuple[int, int]
-"""A question's number in the rollout, and the number of one of its answers."""
+"""The index of a question in its round, and the index of an answer in the question's group."""
 
 
 class RolloutBatch(NamedTuple):
-    """All groups, the chosen ones as they are learned, the cursor after them, and metrics.
+    """The result of a rollout.
 
-    `carried`: the next rollout's samples so far, by their index in it.
+    - `groups` are all groups, and `chosen` those that are learned, both in the order of their questions. A chosen group
+      may have a demonstration in place of its last answer.
+    - `cursor` is the position in the order of the training questions after the rollout.
+    - `carried` are the samples of the next rollout that this one began, with the prompt indices of the next rollout.
     """
 
     groups: list[ScoredGroup]
     chosen: list[ScoredGroup]
     cursor: int
-    numbers: dict[str, float]
+    metrics: dict[str, float]
     carried: list[Sample]
 
 
 class SampledGroups(NamedTuple):
-    """A round of groups, the seconds of waiting for SQL after the last answer, and samples of the next rollout."""
+    """The groups of a round, the seconds of waiting for SQL after the last answer, and the next rollout's samples."""
 
     groups: list[ScoredGroup]
     sql_wait_s: float
@@ -145,56 +157,60 @@ def collect_batch(
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
-    number: int,
-    prompts: int,
+    rollout_index: int,
+    num_groups: int,
     carried: Sequence[Sample] = (),
     starts_next: bool = False,
 ) -> RolloutBatch:
-    """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
+    """Generate the groups of rollout `rollout_index` from the order's `cursor` on and choose `num_groups` of them.
 
-    Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
-    different reward (by `grpo.dynamic_sampling.filter_groups`, right and wrong ones), further rounds are generated, up
-    to `grpo.dynamic_sampling.max_extra_generations`. The groups with the widest spread of rewards are chosen, so that a
-    batch keeps its size when the cap is reached.
+    Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `num_groups` groups have answers with
+    different rewards, further rounds are generated, up to `grpo.dynamic_sampling.max_extra_generations`. With
+    `filter_groups=accuracy` a group must have right and wrong answers instead. The groups with the widest spread of
+    rewards are chosen, so that a batch keeps its size when the maximum is reached.
 
-    `carried` are this rollout's samples from the rollout before; if it `starts_next`, this one begins the next one's.
+    `carried` are samples of this rollout that the previous rollout began. With `starts_next`, free decode slots of this
+    rollout begin samples of the next.
     """
-    grpo, start_time, before = run.config.grpo, time.perf_counter(), run.executor.stats()
-    rounds = _generate_rounds(run, engine, order, cursor, number, prompts, carried, starts_next)
+    grpo, start_time, executor_counts = run.config.grpo, time.perf_counter(), run.executor.stats()
+    rounds = _generate_rounds(run, engine, order, cursor, rollout_index, num_groups, carried, starts_next)
     seconds = time.perf_counter() - start_time
     groups, trained_groups = rounds.groups, [group.with_demonstration() for group in rounds.groups]
-    chosen = _choose(grpo, trained_groups, prompts)
+    chosen = _choose(grpo, trained_groups, num_groups)
     tokens = sum(len(turn.token_ids) for turn in _sampled_turns(groups))
-    numbers = {
+    metrics = {
         **group_metrics(groups),
-        "reward/zero_variance": float(np.mean(has_equal_rewards(trained_groups))),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(trained_groups))),  # with demonstrations
         **rounds.stats.metrics(),
-        "rollout/rounds": float(rounds.attempts),
+        "rollout/rounds": float(rounds.num_rounds),
         "rollout/tokens": float(tokens),
         "data/epoch": rounds.cursor / order.n,
         "time/rollout": seconds - rounds.sql_wait_s,
         "time/sql_wait": rounds.sql_wait_s,
         "speed/tokens_per_s": tokens / seconds,
         "speed/sql_per_s": sum(len(group.rewards) for group in groups) / seconds,
-        **reuse_metrics(before, run.executor.stats()),
+        **reuse_metrics(executor_counts, run.executor.stats()),
     }
     if grpo.demonstrations:
         has_demonstration = [trained_groups[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
-        numbers["rollout/demonstrations"] = float(np.mean(has_demonstration))
+        metrics["rollout/demonstrations"] = float(np.mean(has_demonstration))
     if run.config.rollout.ahead:
-        stale = sum(len(sample.token_ids) for sample in carried) / max(tokens, 1)
-        numbers["rollout/stale_tokens"] = stale
-        numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
+        # The policy before the last updates sampled the carried tokens. The mean over all tokens of the number of
+        # updates since then is the share of these tokens times the updates between two rollouts.
+        stale_share = sum(len(sample.token_ids) for sample in carried) / max(tokens, 1)
+        updates_per_rollout = grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
+        metrics["rollout/stale_tokens"] = stale_share
+        metrics["rollout/staleness"] = stale_share * updates_per_rollout
     for i in chosen:
         groups[i] = trained_groups[i]
-    return RolloutBatch(groups, [groups[i] for i in sorted(chosen)], rounds.cursor, numbers, rounds.carried)
+    return RolloutBatch(groups, [groups[i] for i in sorted(chosen)], rounds.cursor, metrics, rounds.carried)
 
 
 class _Rounds(NamedTuple):
-    """The groups of all rounds of a rollout; `sql_wait_s` is in seconds."""
+    """The groups of all rounds of a rollout; `sql_wait_s` are the seconds of waiting for SQL, of all rounds."""
 
     groups: list[ScoredGroup]
-    attempts: int
+    num_rounds: int
     cursor: int
     sql_wait_s: float
     stats: RolloutStats
@@ -206,40 +222,47 @@ def _generate_rounds(
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
-    number: int,
-    prompts: int,
+    rollout_index: int,
+    num_groups: int,
     carried: Sequence[Sample],
     starts_next: bool,
 ) -> _Rounds:
-    """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
+    """Generate rounds until `num_groups` groups have different rewards, at most `max_extra_generations` + 1 rounds."""
     sampling = run.config.grpo.dynamic_sampling
     groups: list[ScoredGroup] = []
     sql_wait_s, stats = 0.0, RolloutStats()
-    for attempt in range(sampling.max_extra_generations + 1):
-        numbers, cursor = order.take(cursor, prompts * sampling.oversample)
-        following = order.take(cursor, prompts * sampling.oversample)[0] if starts_next else ()
-        round_number = number * (sampling.max_extra_generations + 1) + attempt
-        sampled = generate_groups(run, engine, numbers, round_number, following, carried)
+    max_rounds = sampling.max_extra_generations + 1
+    questions_per_round = num_groups * sampling.oversample
+    for round_index in range(max_rounds):
+        question_indices, cursor = order.take(cursor, questions_per_round)
+        # The configuration permits the next rollout's questions only with a single round, so they follow directly.
+        following = order.take(cursor, questions_per_round)[0] if starts_next else ()
+        run_round = rollout_index * max_rounds + round_index  # unique over the run, as random keys depend on it
+        sampled = generate_groups(run, engine, question_indices, run_round, following, carried)
         groups += sampled.groups
         sql_wait_s += sampled.sql_wait_s
         stats = stats.plus(engine.gather_stats())
-        if np.count_nonzero(~has_equal_rewards([group.with_demonstration() for group in groups])) >= prompts:
+        if np.count_nonzero(~has_equal_rewards([group.with_demonstration() for group in groups])) >= num_groups:
             break
-    return _Rounds(groups, attempt + 1, cursor, sql_wait_s, stats, sampled.carried)
+    return _Rounds(groups, round_index + 1, cursor, sql_wait_s, stats, sampled.carried)
 
 
-def _choose(grpo: GrpoConfig, trained_groups: Sequence[ScoredGroup], prompts: int) -> list[int]:
-    """Return the numbers of the `prompts` groups with the widest spread of rewards."""
+def _choose(grpo: GrpoConfig, trained_groups: Sequence[ScoredGroup], num_groups: int) -> list[int]:
+    """Return the indices of the `num_groups` groups with the widest spread of rewards.
+
+    If `grpo.questions` groups of a batch share a schema, either that number of its sampled groups is chosen or none.
+    """
     rewards, weights = [group.rewards for group in trained_groups], [group.weights for group in trained_groups]
-    groups_per_schema = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
-    return choose_groups(np.array(rewards), np.array(weights), prompts, grpo.questions, groups_per_schema)
+    sampled_per_schema = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
+    return choose_groups(np.array(rewards), np.array(weights), num_groups, grpo.questions, sampled_per_schema)
 
 
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
-    """Return the shares of this process's queries that the executor did not run, by its counts.
+    """Return the shares of this process's queries that the executor did not run.
 
-    Their results were cached (`sql_cache_hits`), or shared with an equal query that ran at the same time
-    (`sql_shared`). A gold counts as a query only until its result is cached as a gold's.
+    `before` and `after` are the executor's counts (`Executor.stats`) at the start and end of the rollout. The result of
+    such a query was cached (`sql_cache_hits`), or shared with an equal query that ran at the same time (`sql_shared`).
+    A gold counts as a query only until its result is in the executor's cache of golds.
     """
     requests, golds, cache_hits, *shared = (
         after[name] - before[name] for name in ("requests", "gold_hits", "cache_hits", "duplicates", "joined")
@@ -252,40 +275,48 @@ def generate_groups(
     run: TrainingRun,
     engine: AnyEngine,
     current: Sequence[int],
-    number: int,
+    round_index: int,
     following: Sequence[int] = (),
     carried: Sequence[Sample] = (),
 ) -> SampledGroups:
-    """Sample a group of answers to each of the `current` training questions, and begin those to the `following` ones.
+    """Sample a group of answers to each of the `current` training questions, and begin answers to the `following`.
+
+    `current` and `following` are indices of training questions: those of this round, and those of the next rollout.
+    `carried` are answers to the current questions that the previous rollout began. `round_index` counts the rounds of
+    the run and determines the random keys.
 
     Each finished answer goes to the executor at once, while the others are still decoded. Each of several processes
-    executes the answers of its share of the questions, or of its own replicas, and receives all results in the end. The
-    rollout's `number` determines the random keys.
+    executes the answers of its share of the questions, or of its replicas of the engine, and receives all results.
     """
     cfg, client = run.config.sampling, make_client(run, engine)
     recipe, style = run.prompt_format.recipe, run.prompt_format.style
     sampling = make_sampling_params(cfg, run.config.grpo.num_generations, run.config.seed, client.stops(cfg.stop))
     examples = [run.questions.train.examples[i] for i in (*current, *following)]
     prompts = [run.questions.train.prompts[i] for i in (*current, *following)]
-    ahead = len(current) if following else None
+    num_current = len(current)
+    first_following = num_current if following else None  # the index of the first prompt of the next rollout
     samples: list[Sample] = []
     jobs: dict[AnswerIndex, TextJob] = {}
-    local = share(len(current)) if engine.yields_all else range(len(current))
-    has_demonstrations, own_examples = run.config.grpo.demonstrations, examples[: len(current)]
-    demonstrations = _make_demonstrations(run, own_examples, prompts, sampling.stop) if has_demonstrations else {}
-    for index in sorted(demonstrations.keys() & set(share(len(current)))):
+    # An engine over all processes yields every sample to each of them; a replica yields its own process's alone.
+    local = share(num_current) if engine.yields_all else range(num_current)
+    has_demonstrations, current_examples = run.config.grpo.demonstrations, examples[:num_current]
+    demonstrations = _make_demonstrations(run, current_examples, prompts, sampling.stop) if has_demonstrations else {}
+    # A demonstration has the index after the last sample's.
+    for index in sorted(demonstrations.keys() & set(share(num_current))):
         text = demonstrations[index].turns[0].text
         jobs[index, sampling.n] = recipe.submit(run.executor, [examples[index]], [text], style)
-    env_states, answered = EnvStates(), 0
-    with run.display.task("sampling", len(current) * sampling.n, "answers", is_announced=False) as on_progress:
-        stream = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, carried)
+    env_states, num_answered = EnvStates(), 0
+    with run.display.task("sampling", num_current * sampling.n, "answers", is_announced=False) as on_progress:
+        stream = client.generate(
+            examples, prompts, sampling, round_index, cfg.turns, env_states, first_following, carried
+        )
         for sample in map(check_sample, stream):
             if run.should_abort(signals.EXIT_ENDED):
                 raise PreemptedError
             samples.append(sample)
             index = sample.prompt_index
-            answered += index < len(current)
-            on_progress(answered)
+            num_answered += index < num_current
+            on_progress(num_answered)
             if index in local:
                 job = recipe.submit(run.executor, [examples[index]], [response(sample)], style)
                 jobs[index, sample.index] = job
@@ -294,32 +325,46 @@ def generate_groups(
         verdicts = _collect_rewards(run, jobs, env_states, on_progress)
         by_key = {(sample.prompt_index, sample.index): sample for sample in engine.gather(samples)}
     sql_wait_s = time.perf_counter() - start_time
-    groups, by_accuracy = [], run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
-    for i, example in enumerate(own_examples):
-        keys = [(i, g) for g in range(sampling.n)]
-        ordered = [by_key[key] for key in keys]
-        trajectories = [Trajectory(prompts[i], sample.index, sample.turns, sample.finish_reason) for sample in ordered]
-        scored = [verdicts[key] for key in keys]
-        demonstration = Demonstration(demonstrations[i], verdicts[i, sampling.n]) if i in demonstrations else None
-        if demonstration and not (demonstration.scored.trusted and _is_right(demonstration.scored)):
-            demonstration = None
-        groups.append(ScoredGroup(example, trajectories, [*map(response, ordered)], scored, by_accuracy, demonstration))
-    following_samples = [by_key[i, g] for i, g in sorted(by_key) if i >= len(current)]
-    return SampledGroups(groups, sql_wait_s, [_carry(sample, len(current)) for sample in following_samples])
+    groups = []
+    for i, example in enumerate(current_examples):
+        group = [by_key[i, g] for g in range(sampling.n)]
+        groups.append(_make_group(run, example, prompts[i], group, verdicts, demonstrations.get(i)))
+    following_samples = [by_key[i, g] for i, g in sorted(by_key) if i >= num_current]
+    return SampledGroups(groups, sql_wait_s, [_carry(sample, num_current) for sample in following_samples])
 
 
-def _carry(sample: Sample, num_prompts: int) -> Sample:
-    """Return a sample of the following rollout with the index of its prompt there."""
-    return dataclasses.replace(sample, prompt_index=sample.prompt_index - num_prompts)
+def _make_group(
+    run: TrainingRun,
+    example: Example,
+    prompt: Prompt,
+    samples: Sequence[Sample],
+    verdicts: Mapping[AnswerIndex, ScoredResponse],
+    demonstrated: Trajectory | None,
+) -> ScoredGroup:
+    """Return the group of a question's samples, with the demonstration `demonstrated` if it is right."""
+    scored = [verdicts[sample.prompt_index, sample.index] for sample in samples]
+    trajectories = [Trajectory(prompt, sample.index, sample.turns, sample.finish_reason) for sample in samples]
+    demonstration = None
+    if demonstrated is not None:
+        verdict = verdicts[samples[0].prompt_index, len(samples)]
+        demonstration = Demonstration(demonstrated, verdict) if verdict.trusted and _is_right(verdict) else None
+    filters_by_accuracy = run.config.grpo.dynamic_sampling.filter_groups == "accuracy"
+    return ScoredGroup(example, trajectories, [*map(response, samples)], scored, filters_by_accuracy, demonstration)
+
+
+def _carry(sample: Sample, num_current: int) -> Sample:
+    """Return a sample of the next rollout, with the index of its prompt in the next rollout's prompts."""
+    return dataclasses.replace(sample, prompt_index=sample.prompt_index - num_current)
 
 
 def _make_demonstrations(
     run: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
 ) -> dict[int, Trajectory]:
-    """Return the demonstration of each question, by number, if it could be sampled as an answer.
+    """Return the demonstrations by the index of their question; not every question has one.
 
-    It may be too long, or continue after a stop string. In a chat, whose answers begin with a thought, a question
-    without one (`reasoning`) has none: it would teach not to think.
+    The policy could not sample a demonstration that is too long, or continues after a stop string. In a chat, answers
+    begin with a thought. A question without a `reasoning` has no thought to show, and its demonstration would teach the
+    policy not to think.
     """
     end, demonstrations = run.prompt_format.ends[-1], dict[int, Trajectory]()
     control = ControlTokens(run.prompt_format.tokenizer)
@@ -336,10 +381,14 @@ def _make_demonstrations(
 
 
 _CARRIED = "begun"
+"""The name of the carried samples in a checkpoint."""
 
 
 def to_arrays(batches: Sequence[GroupBatch], carried: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
-    """Name the arrays of sampled batches that are not learned yet, and of carried samples, for a checkpoint."""
+    """Return the arrays of sampled batches that are not learned yet, and of carried samples, by name in a checkpoint.
+
+    The arrays of batch i are named `i/field`, and the carried samples are the bytes of one array.
+    """
     arrays = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
     stored = {name: value for name, value in arrays.items() if value is not None}
     return stored | ({_CARRIED: np.frombuffer(pack_samples(carried), np.uint8)} if carried else {})
@@ -365,7 +414,7 @@ def batches_from_arrays(arrays: Fields, prompts_per_schema: int = 1) -> list[Gro
 
 
 def has_equal_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
-    """Return for each group whether all its rewards are equal: [B] bool; False for a single answer."""
+    """Return whether all trusted rewards of each of B groups are equal, [B] bool; False for groups of one answer."""
     rewards, weights = (np.array([getattr(group, field) for group in groups]) for field in ("rewards", "weights"))
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
@@ -375,21 +424,23 @@ def _collect_rewards(
 ) -> dict[AnswerIndex, ScoredResponse]:
     """Wait for the results of this process's executor, and return those of all processes.
 
-    A time limit that stopped a dialogue's observation counts as the answer's own. `on_progress` is called with the
-    number of results.
+    A time limit that stopped an observation of a dialogue counts as a limit of the answer, whose reward is then not
+    trusted. `on_progress` is called with the number of results.
     """
     rewards = []
     for done, (key, job) in enumerate(jobs.items()):
         on_progress(done)
-        score = run.prompt_format.recipe.collect(job)[0]
-        score = score._replace(stop=env_states.stop(*key) or score.stop)
-        rewards.append((key, *dataclasses.astuple(score.reward), *score[1:]))
+        scored = run.prompt_format.recipe.collect(job)[0]
+        scored = scored._replace(stop=env_states.stop(*key) or scored.stop)
+        # Processes exchange JSON, so the reward is flattened to its total and parts.
+        rewards.append((key, *dataclasses.astuple(scored.reward), *scored[1:]))
     on_progress(len(jobs))
     exchanged = exchange(rewards)
-    return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in exchanged}
+    return {(prompt, g): ScoredResponse(Reward(total, parts), *rest) for (prompt, g), total, parts, *rest in exchanged}
 
 
 def _sampled_turns(groups: Sequence[ScoredGroup]) -> list[Turn]:
+    """Return the policy's turns, without those of the environment."""
     return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
 
 
@@ -401,9 +452,9 @@ def _mean_std(groups: Sequence[ScoredGroup]) -> float:
 
 
 def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Average rewards and their parts over the trusted answers, and statuses, lengths and turns over all.
+    """Return metrics: means of rewards and their parts over the trusted answers, and of statuses and lengths over all.
 
-    `reward/untrusted` is the share of answers that are not trusted (`ScoredResponse.trusted`).
+    `reward/untrusted` is the share of answers whose reward is not trusted, for example because a time limit decided.
     """
     scored = [response for group in groups for response in group.scored]
     trusted = [answer for answer in scored if answer.trusted] or scored
@@ -412,7 +463,7 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     for answer in trusted:
         parts.update(answer.reward.parts)
     statuses = Counter(response.status for response in scored)
-    written = [
+    lengths = [
         sum(len(turn.token_ids) for turn in trajectory.turns if turn.role == ASSISTANT) for trajectory in trajectories
     ]
     turns = [sum(turn.role == ASSISTANT for turn in trajectory.turns) for trajectory in trajectories]
@@ -425,7 +476,7 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
         "reward/well_formed": sum(response.well_formed for response in scored) / len(scored),
         **{f"reward/{name}": value / len(trusted) for name, value in parts.items()},
         **{f"status/{name}": count / len(scored) for name, count in statuses.items()},
-        "length/mean": float(np.mean(written)),
+        "length/mean": float(np.mean(lengths)),
         "length/truncated": float(np.mean([trajectory.finish_reason == "length" for trajectory in trajectories])),
         "length/turns": float(np.mean(turns)),
     }

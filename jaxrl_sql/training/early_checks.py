@@ -1,7 +1,7 @@
 """Checks of a run before its questions are read or generated, cheapest first.
 
-These are files and addresses, the model's configuration and weights, the tokenizer and the targets of adapters. Then
-`preflight` checks mesh, memory and disk space, and lengths once the questions are known.
+This module checks files, addresses, the model's configuration and weights, the tokenizer and the targets of adapters.
+Later, `preflight` checks mesh, memory and disk space, and lengths once the questions are known.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.training.preflight import check_best
 from jaxrl_sql.types import InputError
 
-_REACH_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 
 
 class CheckedInputs(NamedTuple):
-    """The ModelConfig and the tokenizer; None if the training data determines them."""
+    """The model's configuration and tokenizer; None if they depend on the training data.
 
-    shape: ModelConfig | None = None
+    A new model without `data.tokenizer.path` gets a tokenizer that is trained on the data.
+    """
+
+    model: ModelConfig | None = None
     tokenizer: Any = None
 
 
@@ -42,7 +45,10 @@ def check_inputs(
     databases: DatabasesConfig,
     caller_questions: CallerQuestions,
 ) -> CheckedInputs:
-    """Check what a run reads, without devices and questions; raises InputError for the first error."""
+    """Check the inputs of a run before devices are opened and questions are read.
+
+    Raises InputError for the first error.
+    """
     check_best(run, _names_of_evals(data, caller_questions))
     check_files(data, caller_questions)
     servers = {f"executor.databases.{dialect}": url for dialect, url in asdict(databases).items()}
@@ -51,18 +57,19 @@ def check_inputs(
         check_weights(model.checkpoint)
     tokenizer_name = data.tokenizer.path or model.checkpoint
     tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else None
-    shape = model_config(model, tokenizer) if tokenizer is not None else None
+    config = model_config(model, tokenizer) if tokenizer is not None else None
     if model.lora.rank:
-        resolve_targets(shape or assumed_config(model, 1), model.lora.targets)
-    return CheckedInputs(shape, tokenizer)
+        resolve_targets(config or assumed_config(model, 1), model.lora.targets)
+    return CheckedInputs(config, tokenizer)
 
 
 def assumed_config(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
-    """Return the ModelConfig of `model.shape`, or of a new model with `vocab_size` tokens."""
+    """Return the configuration of the published model `model.shape`, else of a new model with `vocab_size` tokens."""
     return published_config(model.shape) if model.shape else new_config(model, vocab_size)
 
 
 def _names_of_evals(data: DataConfig, caller_questions: CallerQuestions) -> list[str]:
+    """Return the names of the held-out sets in metrics: the last parts of their paths, made unique."""
     names: dict[str, None] = {}
     for split in dict.fromkeys(data.evals if caller_questions.evals is None else caller_questions.evals):
         names[make_unique_name(Path(split).name or split, names)] = None
@@ -95,12 +102,15 @@ def check_files(data: DataConfig, caller_questions: CallerQuestions) -> None:
 
 
 def check_addresses(urls: Mapping[str, str]) -> None:
-    """Check that each server among databases by key accepts connections; raises InputError."""
+    """Check that each server among `urls`, databases by the key of their setting, accepts connections.
+
+    Files and sockets are not checked. Raises InputError.
+    """
     for key, url in urls.items():
         address = parse_address(url) if is_address(url) else None
         if address is None or not address.port or address.host.startswith("/"):
             continue
         try:
-            socket.create_connection((address.host, address.port), _REACH_S).close()
+            socket.create_connection((address.host, address.port), _CONNECT_TIMEOUT_S).close()
         except OSError as error:
             raise InputError(f"{key}: {address.shown} cannot be reached: {error.strerror or error}") from error

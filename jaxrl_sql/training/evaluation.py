@@ -1,6 +1,7 @@
 """Execution accuracy during training: one answer per question, run and compared with the gold by the set's rule.
 
-`QuestionSets.rules` has the rule: the recipe's, as in its paper, unless `validation.rule` names one.
+A rule is a comparison of two results, such as `bird` (rows compared as sets). `QuestionSets.rules` has the rule of each
+held-out set: `validation.rule` if it is set, else the recipe's, as in its paper, else the set's own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def validation_answers(
 ) -> tuple[list[QuestionAnswers], RolloutStats]:
     """Answer every question of the set `name` by `validation.sampling`; return the answers and the engine's counts.
 
-    Raises PreemptedError if the run is to stop first.
+    Raises PreemptedError if a stop of the run is requested before the last answer.
     """
     cfg = run.config.validation
     engine = make_validation_engine(run, params)
@@ -39,7 +40,7 @@ def validation_answers(
     pairs = list(zip(questions.examples, questions.prompts, strict=True))
     with run.display.task(f"evaluating {name}", len(pairs), "questions") as advance:
 
-        def on_progress(done: int, _of: int) -> None:
+        def on_progress(done: int, _total: int) -> None:
             advance(done)
             if run.should_abort():
                 raise PreemptedError
@@ -51,25 +52,29 @@ def validation_answers(
 def verdicts_of(
     run: TrainingRun, name: str, questions: PromptSet, answered: list[QuestionAnswers], rule: str
 ) -> list[Verdict]:
-    """Score the answers to the set `name` by a rule; each of several processes scores its share."""
+    """Score the answers to the set `name` by a rule.
+
+    Each of several processes scores its share, and all return the verdicts on all answers.
+    """
     local = share(len(answered))
-    judging = AnswerJudge(run.executor, (rule,), rule)
+    judge = AnswerJudge(run.executor, (rule,), rule)
     examples = questions.examples[local.start : local.stop]
     with run.display.task(f"judging {name}", len(examples), "questions", is_announced=False) as on_progress:
-        verdicts = judging.verdicts(examples, answered[local.start : local.stop], on_progress=on_progress)
+        verdicts = judge.verdicts(examples, answered[local.start : local.stop], on_progress=on_progress)
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
 def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
-    """Evaluate on every held-out split, record the metrics at `step` and return them; once per step.
+    """Evaluate `params` on every held-out set, record the metrics at `step` and return them.
 
-    If the run is to stop meanwhile, nothing is recorded or returned: the evaluation is made when the run resumes.
+    A step is evaluated once: a second call returns the same metrics. If a stop is requested meanwhile, nothing is
+    recorded and the result is empty; the run makes the evaluation when it resumes.
     """
     saved = run.status.evaluation_of(step)
     if saved is not None:
         return saved
     start_time = time.perf_counter()
-    numbers: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     evaluated = []
     for name, questions in run.questions.evals.items():
         rule = run.questions.rules[name]
@@ -80,14 +85,14 @@ def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float
         for error in (answer.error for answer in answered if answer.error):
             run.note(f"not answered: {error}")
         verdicts = verdicts_of(run, name, questions, answered, rule)
-        metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
-        metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
-        numbers |= {f"eval/{name}/{key}": value for key, value in metrics.items()}
-        numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
+        set_metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
+        set_metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
+        metrics |= {f"eval/{name}/{key}": value for key, value in set_metrics.items()}
+        metrics |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
         evaluated.append((name, answered, verdicts))
     for evaluation in evaluated:
         keep_evaluation(run, step, *evaluation)
-    numbers["time/eval"] = time.perf_counter() - start_time
-    run.record(step, "eval", numbers)
-    run.status.keep_evaluation(step, numbers)
-    return numbers
+    metrics["time/eval"] = time.perf_counter() - start_time
+    run.record(step, "eval", metrics)
+    run.status.keep_evaluation(step, metrics)
+    return metrics

@@ -1,4 +1,7 @@
-"""Check that parameters are finite. `health`, which commands without JAX import, does not contain it."""
+"""Check that parameters are finite.
+
+`runtime/health.py` has the checks of metrics; it may not import JAX, so this check is here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from jaxrl_sql.runtime.health import HealthError, stability_advice
 
 
 def refuse_broken(step: int, phase: str, trainable: PyTree) -> None:
-    """Raise HealthError when parameters are not finite, or too large to compute with."""
+    """Raise HealthError if trainable parameters are not finite, or so large that the sum of their squares overflows."""
     if not bool(_is_sound(trainable)):
         raise HealthError(
             f"step {step} ({phase}): the parameters are not finite or too large, and are not saved; "

@@ -5,8 +5,11 @@
 3. Compare each answer with its group: the advantage.
 4. Update the policy toward the better answers.
 
-`trainer.py` runs the whole training, with the cold start of `sft.py` before it. `lifecycle.py` stops, resumes,
-evaluates and saves.
+`trainer.py` runs the whole training, with the cold start of `sft.py` before it: supervised steps that teach the answer
+format. `lifecycle.py` stops, resumes, evaluates and saves.
+
+A *rollout* answers the questions of `grpo.steps_per_generation` steps. *Carried* samples are answers to the next
+rollout's questions that free decode slots began early (`rollout.ahead`); the next rollout continues them.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from jaxrl_sql.training.batching.pack import order_by_rows, pack, share_schemas,
 from jaxrl_sql.training.build import make_optimizer, make_policy, make_rollout_engine
 from jaxrl_sql.training.collect import batches_from_arrays, collect_batch, samples_from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
-from jaxrl_sql.training.lifecycle import Snapshot, restore, score
+from jaxrl_sql.training.lifecycle import Snapshot, rating_of, restore
 from jaxrl_sql.training.resume import ResumePoint
 from jaxrl_sql.training.stages import Progress, Stage, has_risen
 from jaxrl_sql.training.training_run import TrainingRun
@@ -53,9 +56,14 @@ from jaxrl_sql.types import InputError
 
 @dataclass
 class GrpoPhase:
-    """A stage of GRPO as `run_phase` drives it.
+    """A stage of GRPO as `lifecycle.run_phase` drives it; a run has one stage, or two with `second_stage.steps`.
 
-    `rollout_buffer` holds the batches that are not learned yet, `carried` the next rollout's samples so far.
+    - `advantage(state, batch)` computes the advantages of a batch, and `update(state, batch, on_progress)` makes the
+      updates of a step. `old_logprobs(state, batch)` adds the log-probabilities under the policy before them.
+    - `engine` samples answers; it has parameters only during a rollout.
+    - `order` is the order of the training questions, and `progress.cursor` the number that were taken from it.
+    - `rollout_buffer` holds the sampled batches that are not learned yet, `carried` the next rollout's samples so far.
+    - `is_over` is always False: no stage of GRPO ends early.
     """
 
     run: TrainingRun
@@ -77,70 +85,76 @@ class GrpoPhase:
         return self.stage.name
 
     @property
-    def first(self) -> int:
-        """Return the run's step before the stage's first."""
-        return self.stage.first
+    def steps_before(self) -> int:
+        """Return the number of the run's steps before the stage."""
+        return self.stage.steps_before
 
     @property
     def last(self) -> int:
-        """Return the run's step after which the stage is over."""
+        """Return the last step of the stage, counted over the run."""
         return self.stage.last
 
     @property
     def evaluate_every(self) -> int:
-        """Return after how many steps the policy is evaluated."""
+        """Return the number of steps between evaluations."""
         return self.run.config.validation.every
 
     def step(self, step: int) -> None:
         """Run step `step`."""
         grpo_step(self.run, self, step)
 
-    def policy_params(self, _at: int) -> Any:
-        """Return the current policy."""
+    def policy_params(self, _step: int) -> Any:
+        """Return the parameters of the current policy."""
         return policy_params(self.state.trainable, self.state.frozen)
 
-    def record_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Keep the history of the evaluations, which a second stage reads."""
+    def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the step's rating to the history of evaluations, from which a second stage derives its learning rate."""
         if self.progress.history[-1][0] != step:
-            self.progress.history.append([step, score(self.run, numbers)])
+            self.progress.history.append([step, rating_of(self.run, metrics)])
 
     def snapshot(self) -> Snapshot:
         """Return the checkpoint's contents, with the batches that are not learned yet and carried samples."""
-        host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
-        return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.carried))
+        host_data = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
+        return Snapshot(self.state, host_data, to_arrays(self.rollout_buffer, self.carried))
 
 
 def grpo_step(run: TrainingRun, phase: GrpoPhase, step: int) -> None:
-    """Run step `step` of GRPO (counted from 1, with the cold start's steps) and record it."""
+    """Run step `step` of the run, a step of GRPO, and record its metrics; steps of the cold start count, too.
+
+    If no sampled batch is left, the step first samples those of the next `grpo.steps_per_generation` steps.
+    """
     grpo, stage = run.config.grpo, phase.stage
     start_time = time.perf_counter()
-    numbers = {}
+    metrics = {}
     if not phase.rollout_buffer:
+        # The stage's last rollout has no successor.
         starts_next = run.config.rollout.ahead > 0 and step - 1 + grpo.steps_per_generation < stage.last
-        numbers = collect_rollouts(run, phase, step - 1 - run.config.sft.steps, starts_next)
+        metrics = collect_rollouts(run, phase, step - 1 - run.config.sft.steps, starts_next)
     collected_at = time.perf_counter()
     batch = on_mesh(run, phase.rollout_buffer.pop(0))
-    updates = grpo.num_iterations * grpo.minibatches
-    # A single update is one program, whose progress is unknown.
-    total = updates if updates > 1 else 0
+    updates_per_step = grpo.num_iterations * grpo.minibatches
+    # A single update is one program, which reports no progress: 0 means an unknown total.
+    total = updates_per_step if updates_per_step > 1 else 0
     with run.display.task("updating the policy", total, "updates" if total else "", is_announced=False) as on_progress:
         batch, advantage_metrics = phase.advantage(phase.state, batch)
-        batch_index = (step - 1 - stage.first) % grpo.steps_per_generation
+        batch_index = (step - 1 - stage.steps_before) % grpo.steps_per_generation  # in its rollout
         keep_advantages(run, step, step - batch_index, batch_index, batch)
-        phase.state, metrics = phase.update(phase.state, batch, on_progress if total else no_progress)
-        numbers |= reduce_metrics(jax.device_get({**metrics, **advantage_metrics}))
+        phase.state, update_metrics = phase.update(phase.state, batch, on_progress if total else no_progress)
+        metrics |= reduce_metrics(jax.device_get({**update_metrics, **advantage_metrics}))
         if total:
             on_progress(total)
     updated_at = time.perf_counter()
-    rate = stage.rate((step - 1 - stage.first) * updates, updates)
-    numbers |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
-    run.record(step, stage.name, numbers)
+    # The rate of the step's first update.
+    rate = stage.rate((step - 1 - stage.steps_before) * updates_per_step, updates_per_step)
+    metrics |= {"optim/lr": rate, "time/update": updated_at - collected_at, "time/step": updated_at - start_time}
+    run.record(step, stage.name, metrics)
 
 
-def collect_rollouts(run: TrainingRun, phase: GrpoPhase, number: int, starts_next: bool) -> dict[str, float]:
+def collect_rollouts(run: TrainingRun, phase: GrpoPhase, steps_done: int, starts_next: bool) -> dict[str, float]:
     """Sample, execute and reward the answers for the next `grpo.steps_per_generation` steps; return their metrics.
 
-    If it `starts_next`, free slots begin the samples of the next rollout.
+    The batches go to `phase.rollout_buffer`, one per step. `steps_done` is the number of GRPO steps before. With
+    `starts_next`, free decode slots begin the samples of the next rollout.
     """
     grpo, state, progress = run.config.grpo, phase.state, phase.progress
     phase.engine.params = policy_params(state.trainable, state.frozen)
@@ -150,39 +164,42 @@ def collect_rollouts(run: TrainingRun, phase: GrpoPhase, number: int, starts_nex
         phase.engine,
         phase.order,
         progress.cursor,
-        number // steps,
+        steps_done // steps,
         grpo.prompts * steps,
         phase.carried,
         starts_next,
     )
     phase.carried = rollout.carried
-    phase.engine.params = None  # the updates donate them
-    phase.engine.release()  # and may have the KV cache's memory
+    phase.engine.params = None  # the update donates these arrays, so the engine must not read them
+    phase.engine.release()  # the update may use the KV cache's memory
     progress.cursor = rollout.cursor
     longest, chosen = longest_answer(run.config.sampling)[1], rollout.chosen
-    if grpo.packing:
-        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, num_batch_shards(run.mesh.shape))
+    if grpo.packing:  # several completions share a row: parts of a batch should need similar numbers of rows
+        groups_per_update = grpo.prompts // grpo.minibatches
+        micro_batches = micro_batches_of(grpo, num_batch_shards(run.mesh.shape))
         groups = [group.trajectories for group in chosen]
-        by_rows = order_by_rows(groups, longest, run.max_prompt_bucket, size, micro_batches, grpo.questions)
-        chosen = [chosen[i] for i in by_rows]
-    keep_groups(run, run.config.sft.steps + number + 1, phase.stage.name, rollout.groups, chosen)
+        order = order_by_rows(groups, longest, run.max_prompt_bucket, groups_per_update, micro_batches, grpo.questions)
+        chosen = [chosen[i] for i in order]
+    keep_groups(run, run.config.sft.steps + steps_done + 1, phase.stage.name, rollout.groups, chosen)
     for start in range(0, len(chosen), grpo.prompts):
         batch = pack(chosen[start : start + grpo.prompts], longest, run.max_prompt_bucket, grpo.demonstrations)
         batch = share_schemas(batch, grpo.questions) if grpo.questions > 1 else batch
         batch = with_packed_rows(batch) if grpo.packing else batch
-        if run.config.rollout.exact:
+        if run.config.rollout.exact:  # the engine's log-probabilities are those of the trainer, bit by bit
             batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
-        is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too
-        if steps > 1 and not is_known:  # the policy that sampled them will have changed
-            cached_logprobs = phase.old_logprobs(state, on_mesh(run, batch))
-            old = {"old_logprobs": cached_logprobs.old_logprobs, "old_values": cached_logprobs.old_values}
+        # PPO also needs the value head's output, which the engine does not compute.
+        is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"
+        # With several steps per rollout, the policy changes before its later batches are learned.
+        if steps > 1 and not is_known:
+            scored_batch = phase.old_logprobs(state, on_mesh(run, batch))
+            old = {"old_logprobs": scored_batch.old_logprobs, "old_values": scored_batch.old_values}
             batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
         phase.rollout_buffer.append(batch)
-    return rollout.numbers
+    return rollout.metrics
 
 
 def on_mesh(run: TrainingRun, batch: GroupBatch) -> GroupBatch:
-    """Put the host's batch, whole on every process, on the devices, split along B."""
+    """Put a host's batch on the devices, split along B; every process passes the whole batch."""
     rows = len(batch.completion)
     local = np.array(run.local_rows(rows))
     return run.to_mesh(jax.tree.map(lambda x: x[local], batch), rows)
@@ -191,8 +208,12 @@ def on_mesh(run: TrainingRun, batch: GroupBatch) -> GroupBatch:
 def open_stage(
     run: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, resume_point: ResumePoint
 ) -> GrpoPhase:
-    """Make a stage's optimizer, state and engine; a run that resumes inside the stage takes the checkpoint's state."""
+    """Make a stage's optimizer, state and engine.
+
+    A run that resumes inside the stage continues from the checkpoint's state instead of `trainable` and `progress`.
+    """
     grpo = run.config.grpo
+    # Losses that divide by a maximum length use that of sampling, unless it is set.
     longest = grpo.loss.max_completion_tokens or longest_answer(run.config.sampling)[1]
     grpo = replace_values(grpo, {"loss.max_completion_tokens": longest})
     optimizer = make_optimizer(run, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
@@ -208,15 +229,18 @@ def open_stage(
         state=init_state(trainable, optimizer, frozen, _reference(run, trainable, stage)),
         progress=progress,
     )
-    if resume_point.is_within(stage.first, stage.last):
-        phase.state, host, arrays = restore(run, resume_point.step, phase.state)
-        phase.progress = Progress(**host["progress"])
+    if resume_point.is_within(stage.steps_before, stage.last):
+        phase.state, host_data, arrays = restore(run, resume_point.step, phase.state)
+        phase.progress = Progress(**host_data["progress"])
         phase.rollout_buffer, phase.carried = batches_from_arrays(arrays, grpo.questions), samples_from_arrays(arrays)
     return phase
 
 
 def _order(run: TrainingRun) -> AnyOrder:
-    """Return the order of the training questions, with those of a database in a row if they share its schema."""
+    """Return the order of the training questions.
+
+    With `grpo.questions` above 1, that many consecutive questions are on one database, and share its schema.
+    """
     grpo, seed = run.config.grpo, run.config.seed
     if grpo.questions == 1:
         return Order(len(run.questions.train.prompts), seed)
@@ -225,7 +249,11 @@ def _order(run: TrainingRun) -> AnyOrder:
 
 
 def open_second_stage(run: TrainingRun, first: GrpoPhase, resume_point: ResumePoint) -> GrpoPhase:
-    """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
+    """Open the second stage, which restarts from the best checkpoint of the stage `first`.
+
+    Its learning rate begins at the peak rate if the first stage's evaluations rose. If they fluctuated, it begins at
+    half the rate that the best checkpoint was trained with (PaVeRL-SQL's restart).
+    """
     second_stage, optim, trainable = run.config.second_stage, first.stage.optim, first.state.trainable
     progress = first.progress
     if resume_point.is_after(first.last):
@@ -237,8 +265,9 @@ def open_second_stage(run: TrainingRun, first: GrpoPhase, resume_point: ResumePo
                 f"{run.folder}: no evaluated checkpoint for the second stage: validation.every is too large"
             )
         trainable = restore(run, best, first.state)[0].trainable
-        updates = run.config.grpo.num_iterations * run.config.grpo.minibatches
-        rate = first.stage.rate((best - first.first) * updates - 1, updates)  # of the last that the checkpoint has
+        updates_per_step = run.config.grpo.num_iterations * run.config.grpo.minibatches
+        last_update = (best - first.steps_before) * updates_per_step - 1  # the best checkpoint's, counted from 0
+        rate = first.stage.rate(last_update, updates_per_step)
         is_rising = has_risen([rating for _, rating in progress.history])
         progress.rate = optim.lr if is_rising else rate / 2
         trend = "rose" if is_rising else "fluctuated"
@@ -256,9 +285,11 @@ def open_second_stage(run: TrainingRun, first: GrpoPhase, resume_point: ResumePo
 
 
 def _reference(run: TrainingRun, trainable: Any, stage: Stage) -> Any:
-    """Keep a copy of a stage's first policy as the reference, if the KL penalty needs one.
+    """Return a copy of a stage's first policy as the reference of the KL penalty; None if no copy is needed.
 
-    New adapters need none: the frozen base without them is the reference. Trained adapters are copied without the base.
+    New adapters need no copy: the frozen base without them is the reference. Trained adapters are copied without the
+    base.
     """
-    is_base = run.config.model.lora.rank > 0 and stage.first == 0
-    return jax.tree.map(lambda x: x.copy(), trainable) if run.config.grpo.kl.coef > 0 and not is_base else None
+    has_new_adapters = run.config.model.lora.rank > 0 and stage.steps_before == 0
+    needs_copy = run.config.grpo.kl.coef > 0 and not has_new_adapters
+    return jax.tree.map(lambda x: x.copy(), trainable) if needs_copy else None

@@ -1,4 +1,7 @@
-"""The answers that a run keeps: a few as plain lines (`samples.jsonl`), and all of them by `runtime/rollouts`."""
+"""Write a run's answers to its folder: a few as plain lines (`samples.jsonl`), and all to `rollouts/`.
+
+`run.keep_rollouts` limits the number of answers in `rollouts/`, which `runtime/rollouts.py` writes; 0 writes none.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,17 @@ from jaxrl_sql.training.collect import ScoredGroup
 from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import Example, Record, Response, Turn, response_text
 
-# Digits of an advantage: more than a reader needs, and few enough to compress well.
+# Decimal places of a reward or advantage: more than a reader needs, and few enough to compress well.
 _DIGITS = 4
 
 
 def keep_groups(
     run: TrainingRun, step: int, phase: str, groups: Sequence[ScoredGroup], chosen: Sequence[ScoredGroup]
 ) -> None:
-    """Keep the groups that were generated for `step`; `chosen` are those that are learned, in order."""
+    """Write the groups of the rollout before `step`; `chosen` are the groups that are learned, in order.
+
+    `phase` is the name of the phase in the metrics.
+    """
     for group in groups[: run.config.run.samples_per_step]:
         scored = group.scored[0]
         about = {
@@ -41,16 +47,16 @@ def keep_groups(
     if not run.outputs.rollouts.keeps:
         return
     keep_tokens(run)
-    positions = {id(group): number for number, group in enumerate(chosen)}
+    positions = {id(group): position for position, group in enumerate(chosen)}
     run.outputs.rollouts.write(
         "train", [_group_record(step, phase, group, positions.get(id(group))) for group in groups]
     )
 
 
 def keep_advantages(run: TrainingRun, step: int, rollout_step: int, batch_index: int, batch: GroupBatch) -> None:
-    """Keep the advantages of `step`, which trains on batch `batch_index` of the groups chosen at `rollout_step`.
+    """Write the advantages of `step`, which trains on batch `batch_index` of the groups chosen at `rollout_step`.
 
-    Where an answer's tokens differ in theirs, their mean over the trained tokens is kept.
+    If the tokens of an answer have different advantages, the mean over its trained tokens is written.
     """
     if not run.outputs.rollouts.keeps or batch.advantage is None:
         return
@@ -68,12 +74,12 @@ def keep_advantages(run: TrainingRun, step: int, rollout_step: int, batch_index:
 def keep_evaluation(
     run: TrainingRun, step: int, split: str, answered: Sequence[QuestionAnswers], verdicts: Sequence[Verdict]
 ) -> None:
-    """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
+    """Write the answers to a held-out split at `step`; the reward of an answer is its score by the split's rule."""
     examples, rule = run.questions.evals[split].examples, run.questions.rules[split]
     triples = list(zip(examples, answered, verdicts, strict=True))
     for example, answer, verdict in triples[: run.config.run.samples_per_step]:
         about = {
-            "finish_reason": _reason(answer),
+            "finish_reason": _finish_reason(answer),
             "sql": verdict.sql,
             "status": verdict.status,
             "reward": verdict.scores.get(rule, 0.0),
@@ -87,7 +93,7 @@ def keep_evaluation(
 
 
 def keep_tokens(run: TrainingRun) -> None:
-    """Keep the texts of the tokens, unless a file already has them."""
+    """Write the text of each token of the vocabulary, unless a file already has them."""
     if not run.outputs.rollouts.has_tokens:
         run.outputs.rollouts.write_tokens(
             [token.decode(errors="replace") for token in token_bytes(run.prompt_format.tokenizer)]
@@ -95,7 +101,10 @@ def keep_tokens(run: TrainingRun) -> None:
 
 
 def question_of(example: Example) -> Record:
-    """Return the fields of a question with which its answers are read and judged again; URLs without passwords."""
+    """Return the fields of a question that `view` needs to show its answers and judge them again.
+
+    URLs have no passwords, and empty fields are omitted.
+    """
     record = {
         "uid": example.uid,
         "db_id": example.db_id,
@@ -116,6 +125,7 @@ def question_of(example: Example) -> Record:
 
 
 def _group_record(step: int, phase: str, group: ScoredGroup, chosen: int | None) -> Record:
+    """Return a group's record; `chosen` is its position among the chosen groups, None if it is not learned."""
     answers = [
         {
             "turns": [_turn(turn) for turn in trajectory.turns],
@@ -140,7 +150,7 @@ def _evaluation_record(
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
     answer = {
         "turns": turns,
-        "finish_reason": _reason(answered),
+        "finish_reason": _finish_reason(answered),
         "sql": verdict.sql,
         "status": verdict.status,
         "gold_status": verdict.gold_status,
@@ -155,12 +165,15 @@ def _response(answered: QuestionAnswers) -> Response:
     return answered.responses[0] if answered.responses else ""
 
 
-def _reason(answered: QuestionAnswers) -> str:
+def _finish_reason(answered: QuestionAnswers) -> str:
     return answered.finish_reasons[0] if answered.finish_reasons else ""
 
 
 def _turn(turn: Turn) -> list[Any]:
-    """Return [role, text], followed by token ids and behaviour log-probabilities for sampled turns."""
+    """Return [role, text], followed by token ids and log-probabilities (both packed as texts) for sampled turns.
+
+    The log-probabilities are those of the distribution that the tokens were sampled from.
+    """
     logprobs = turn.behavior_logprobs or turn.logprobs
     if not logprobs:
         return [turn.role, turn.text]
@@ -168,5 +181,6 @@ def _turn(turn: Turn) -> list[Any]:
 
 
 def _round(value: Any) -> float | None:
+    """Return a value rounded for JSON, which has no NaN and no infinity (None); -0.0 becomes 0.0."""
     number = float(value)
     return round(number, _DIGITS) + 0.0 if math.isfinite(number) else None

@@ -1,5 +1,8 @@
 """Run the steps of a phase: stop, resume, evaluate and save, for GRPO and SFT.
 
+A phase is a part of a run with one kind of step: supervised learning, or a stage of GRPO. The *rating* of a checkpoint
+is the value of the metric `run.best_by` in the evaluation of its step; `run.keep_best` keeps the best checkpoints.
+
 `run_phase` follows four rules:
 
 1. Evaluate before save: a step's evaluation rates its checkpoint.
@@ -40,7 +43,11 @@ from jaxrl_sql.types import Example, InputError
 
 
 class Snapshot(NamedTuple):
-    """A phase's checkpoint: the state, the host's data for resuming, and arrays of its own."""
+    """The contents of a phase's checkpoint.
+
+    `state` is on the devices. `host` is a JSON object with the host's data for resuming. `arrays` are further arrays of
+    the host, such as batches that are not learned yet.
+    """
 
     state: TrainState
     host: Mapping[str, Any]
@@ -48,7 +55,7 @@ class Snapshot(NamedTuple):
 
 
 class Phase(Protocol):
-    """Steps `first` + 1 to `last` of a run, of one kind; `evaluate_every` of 0 evaluates only after the last."""
+    """A phase: the steps `steps_before` + 1 to `last` of a run."""
 
     @property
     def name(self) -> str:
@@ -56,8 +63,8 @@ class Phase(Protocol):
         ...
 
     @property
-    def first(self) -> int:
-        """Return the last step before the phase, counted over the run."""
+    def steps_before(self) -> int:
+        """Return the number of the run's steps before the phase."""
         ...
 
     @property
@@ -67,23 +74,26 @@ class Phase(Protocol):
 
     @property
     def evaluate_every(self) -> int:
-        """Return the number of steps between evaluations."""
+        """Return the number of steps between evaluations; 0 evaluates only after the last step."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Return whether the phase ends early."""
+        """Return whether the phase ends now, before its last step."""
         ...
 
     def step(self, step: int) -> None:
-        """Run step `step` and record it; raises PreemptedError before anything has changed."""
+        """Run step `step` and record its metrics.
+
+        Raises PreemptedError if the run is to stop and the step has not changed anything yet.
+        """
         ...
 
     def policy_params(self, step: int) -> Any:
         """Return the parameters to evaluate after step `step`."""
         ...
 
-    def record_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+    def record_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the evaluation after step `step`."""
         ...
 
@@ -93,22 +103,22 @@ class Phase(Protocol):
 
 
 def run_phase(run: TrainingRun, phase: Phase, resume_point: ResumePoint) -> bool:
-    """Run a phase's steps from the start or the resumed step; return False if a stop was requested.
+    """Run a phase's steps, from its start or after the checkpoint's step; return False if a stop was requested.
 
     Raises HealthError for a policy with NaN or infinite log-probabilities.
     """
-    if resume_point.is_within(phase.first, phase.last):
+    if resume_point.is_within(phase.steps_before, phase.last):
         _evaluate_if_due(run, phase, resume_point.step)
-        save(run, resume_point.step, phase.snapshot())
-    if run.agree_to_stop():
+        save(run, resume_point.step, phase.snapshot())  # no effect unless the checkpoint got a rating just now
+    if run.sync_stop_requests():
         return False
-    before = max(resume_point.step, phase.first)
-    with run.display.task(phase.name, phase.last - before, "steps") as on_progress:
-        for step in range(before + 1, phase.last + 1):
+    steps_done = max(resume_point.step, phase.steps_before)
+    with run.display.task(phase.name, phase.last - steps_done, "steps") as on_progress:
+        for step in range(steps_done + 1, phase.last + 1):
             if phase.is_over:
                 break
             try:
-                if not _run_step(run, phase, step, partial(on_progress, step - before)):
+                if not _run_step(run, phase, step, partial(on_progress, step - steps_done)):
                     return False
             except NotFiniteError as error:
                 raise HealthError(f"step {step} ({phase.name}): {error}; {stability_advice(phase.name)}") from error
@@ -118,7 +128,8 @@ def run_phase(run: TrainingRun, phase: Phase, resume_point: ResumePoint) -> bool
 def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], None]) -> bool:
     """Run a step of a phase, evaluate and save if due; return False if a stop was requested.
 
-    `on_step` is called after the step.
+    `on_step` is called after the step. `run.sync_stop_requests` sets `run.status.is_stopping` on all processes if any
+    of them was asked to stop. It is called wherever the next decision depends on it.
     """
     try:
         phase.step(step)
@@ -130,25 +141,26 @@ def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], N
                 "again on use: raise Linux's vm.max_map_count to avoid this"
             )
     except PreemptedError:
-        if step - 1 > phase.first:
+        if step - 1 > phase.steps_before:  # otherwise the phase has nothing to save
             save(run, step - 1, phase.snapshot())
-        run.agree_to_stop()
+        run.sync_stop_requests()
         return False
-    run.agree_to_stop()
+    run.sync_stop_requests()
     _evaluate_if_due(run, phase, step)
-    run.agree_to_stop()
+    run.sync_stop_requests()
     if _is_save_due(run, phase, step):
         save(run, step, phase.snapshot())
     return not run.status.is_stopping
 
 
 def _evaluate_if_due(run: TrainingRun, phase: Phase, step: int) -> None:
+    """Evaluate after every `evaluate_every` steps of the phase and after its last step, unless the run is stopping."""
     every = phase.evaluate_every
-    if run.status.is_stopping or (step != phase.last and not (every and (step - phase.first) % every == 0)):
+    if run.status.is_stopping or (step != phase.last and not (every and (step - phase.steps_before) % every == 0)):
         return
-    numbers = evaluate_all(run, phase.policy_params(step), step)
-    if numbers:
-        phase.record_evaluation(step, numbers)
+    metrics = evaluate_all(run, phase.policy_params(step), step)
+    if metrics:
+        phase.record_evaluation(step, metrics)
 
 
 def _is_save_due(run: TrainingRun, phase: Phase, step: int) -> bool:
@@ -159,10 +171,10 @@ def _is_save_due(run: TrainingRun, phase: Phase, step: int) -> bool:
 
 
 def save(run: TrainingRun, step: int, snapshot: Snapshot) -> None:
-    """Start saving a checkpoint without the frozen base, which is read from its source.
+    """Start saving a checkpoint without the frozen base, which a resumed run reads from its source.
 
-    An evaluation of this step is saved with it and rates it. Raises HealthError, and saves nothing, when parameters are
-    broken.
+    The step's evaluation, if any, is saved with it. The evaluation also rates the checkpoint, except for supervised
+    steps before GRPO. Raises HealthError, and saves nothing, if parameters are not finite or too large.
     """
     with run.display.task("saving a checkpoint", is_announced=False):
         _save(run, step, snapshot)
@@ -184,6 +196,7 @@ def _save(run: TrainingRun, step: int, snapshot: Snapshot) -> None:
         "health": run.status.health.counts,
         "evaluation": None if evaluation is None else (step, evaluation),
     }
+    # The best checkpoint is one of GRPO if the run has GRPO steps: the second stage restarts from it.
     is_rated = evaluation is not None and (host.get("phase") != "sft" or not run.config.grpo.steps)
     rating = find_metric_value(run.config.run.best_by, evaluation) if evaluation and is_rated else None
     metrics = None if rating is None else {"best_by": rating}
@@ -193,32 +206,36 @@ def _save(run: TrainingRun, step: int, snapshot: Snapshot) -> None:
 
 
 def restore(run: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
-    """Return (state, host, arrays) of a checkpoint, each array with the sharding of `like`, with its frozen base."""
+    """Return (state, host, arrays) of the checkpoint of a step, as in `Snapshot`.
+
+    `like` is a state of the same structure: each restored array gets the sharding of its array there, and the frozen
+    base, which checkpoints lack, is that of `like`.
+    """
     with run.display.task(f"reading the checkpoint of step {step}"):
         state, host, arrays = run.outputs.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
     return dataclasses.replace(state, frozen=like.frozen), host, arrays
 
 
-def score(run: TrainingRun, numbers: Mapping[str, float]) -> float:
-    """Return the value of `run.best_by` in an evaluation; 0 if it was interrupted.
+def rating_of(run: TrainingRun, metrics: Mapping[str, float]) -> float:
+    """Return the rating of an evaluation: the value of the metric `run.best_by`; 0 if it was interrupted.
 
     Raises InputError if `run.keep_best` is set and no metric has that name.
     """
-    value = find_metric_value(run.config.run.best_by, numbers)
-    if value is None and numbers and run.config.run.keep_best:
+    value = find_metric_value(run.config.run.best_by, metrics)
+    if value is None and metrics and run.config.run.keep_best:
         raise InputError(f"run.best_by={run.config.run.best_by!r} is not a metric of an evaluation")
     return value or 0.0
 
 
 def report_health(run: TrainingRun) -> None:
     """Print the bad health findings of the run's report, one per line."""
-    if processes.is_first():  # which writes the metrics
+    if processes.is_first():  # the first process writes the metrics that the report reads
         for problem in problems(load_run(run.folder)):
             run.note(f"health: {problem}")
 
 
 def report_end(run: TrainingRun) -> None:
-    """Show health problems, the duration of this session, its files, and three commands to run next."""
+    """Print health problems, the duration of this session, the files of the run, and commands to run next."""
     report_health(run)
     activity = run.display.activity
     compile_stats = activity.compile_stats
@@ -227,20 +244,23 @@ def report_end(run: TrainingRun) -> None:
         f"compiling {compile_stats.programs} programs: {compile_stats.most_compiled()}"
     )
     for name in ("model", "adapters", "report.html"):
-        if (path := run.folder / name).exists() or name == "report.html":  # written last
+        if (path := run.folder / name).exists() or name == "report.html":  # the report is written after this message
             run.note(f"{name.removesuffix('.html')}: {path}")
     for command in next_commands(run):
         run.note(f"next: {command}")
 
 
 def next_commands(run: TrainingRun) -> Iterator[str]:
-    """Yield the commands that show the answers, ask the model, and evaluate it, quoted for a shell."""
+    """Yield the commands that show the answers, ask the model, and evaluate it, quoted for a shell.
+
+    There is no command to evaluate on questions that a caller passed in Python, because no folder has them.
+    """
     folder, data = str(run.folder), run.config.data
     split = data.evals[0] if data.evals else data.train
     yield shlex.join(["jaxrl-sql", "view", folder])
     example = next(iter(next(iter(run.questions.evals.values()), run.questions.train).examples))
     yield shlex.join(["jaxrl-sql", "ask", "--model", folder, *_ask_options(example, data.database)])
-    if run.caller.examples is not None or run.caller.evals is not None:  # in no folder
+    if run.caller.examples is not None or run.caller.evals is not None:
         return
     split_folder = Path(data.dir) / split
     questions = ["--data", str(split_folder)] if split_folder.is_dir() else ["--data", data.dir, "--split", split]
@@ -250,9 +270,13 @@ def next_commands(run: TrainingRun) -> Iterator[str]:
 
 
 def _ask_options(example: Example, database: str) -> list[str]:
-    """Return a question of the data and its database, unless `data.database` names it; without a server's URL."""
+    """Return the arguments of `ask` that ask the question of an example.
+
+    They include `--db` with the example's database, unless `data.database` (here `database`) names a single database,
+    which the run's configuration provides. A server's URL may hold a password, so the placeholder URL replaces it.
+    """
     if database and example.engine_url:
-        with suppress(InputError):  # several databases
+        with suppress(InputError):  # `data.database` names several databases
             single_database(database)
             return [example.question]
     return ["--db", "URL" if example.engine_url else example.db_path, example.question]

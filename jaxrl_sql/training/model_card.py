@@ -1,4 +1,7 @@
-"""Descriptions in the folder of a trained model: its card, and the prompt format for programs."""
+"""Descriptions in the folder of a trained model: a card for readers, and the prompt settings for programs.
+
+The card (README.md) has the format of the Hugging Face hub: a block of YAML, then Markdown.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,19 @@ from jaxrl_sql.training.trained_chat import MODELFILE
 from jaxrl_sql.types import InputError
 
 CARD = "README.md"
-_MAX_LINEAGE = 9
+_MAX_LINEAGE = 9  # bases that the card follows, also if the runs form a circle
+# Files whose checksums the card lists.
 _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
 def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
-    """Write a model's prompt settings to its folder: recipe, prompt, stops, turns and lengths of its run.
+    """Write a model's prompt settings to the file PROMPT_FILE: recipe, prompt, stops, turns and lengths of its run.
 
-    `model_locator.find_trained` reads it. Paths of this machine are left out: a custom template is copied, and paths of
-    custom recipes, few-shot examples and word vectors are cut to their last name.
+    `model_locator.find_trained` reads it. The file has no paths of this machine: a custom template is copied to the
+    folder, and paths of custom recipes, few-shot examples and word vectors are reduced to their last part.
     """
     section, template = trained.data, trained.data.chat.template
-    last_names = {
+    last_parts = {
         key: Path(path).name
         for key, path in (
             ("dir", section.dir),
@@ -51,7 +55,7 @@ def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
     if template and template not in template_names():
         shutil.copyfile(template_file(template), folder / TEMPLATE)
         template = TEMPLATE
-    data = prompt_settings(replace_values(section, {**last_names, "chat.template": template, "tokenizer.path": ""}))
+    data = prompt_settings(replace_values(section, {**last_parts, "chat.template": template, "tokenizer.path": ""}))
     source, colon, name = trained.recipe.rpartition(":")
     settings: dict[str, Any] = {"recipe": f"{Path(source).name}:{name}" if colon else trained.recipe, "data": data}
     for key, fields in PROMPT_KEYS.items():
@@ -64,20 +68,19 @@ def save_prompt_settings(folder: Path, trained: TrainedModel) -> None:
 def write_card(folder: Path, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()) -> Path:
     """Write README.md to the folder of an exported model and return its path.
 
-    run: the folder of the training, None if unknown; step: the checkpoint's, None for the end; averaged: the models
-    whose weights are in the mean, so that the run's accuracies are not this model's. Paths of this machine are left
-    out: the card has only the last name of folders.
+    `run` is the folder of the training, None if unknown. `step` is the step of the exported checkpoint, None for the
+    end of the run. `averaged` are the other models of an average of weights; the card then omits the run's accuracies,
+    which are not this model's. The card has no paths of this machine, only the last part of folders.
     """
     bases = _lineage(run)
-    front = _front(bases)
-    lines = ["---", *front, "---", "", f"# {folder.resolve().name}", ""]
+    lines = ["---", *_hub_metadata(bases), "---", "", f"# {folder.resolve().name}", ""]
     if run is None:
         lines += ["How this model was trained is not known to who wrote this card.", ""]
     else:
         lines += _training(run, bases, step)
     if averaged:
-        names_of = ", ".join(_name(path) for path in averaged)
-        lines += [f"The weights are the mean of these and of {names_of}. No run measured its accuracy.", ""]
+        averaged_names = ", ".join(_name(path) for path in averaged)
+        lines += [f"The weights are the mean of these and of {averaged_names}. No run measured its accuracy.", ""]
     elif run is not None:
         lines += _accuracies(run, step)
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
@@ -89,9 +92,12 @@ def write_card(folder: Path, run: Path | None, step: int | None = None, averaged
 
 
 def _lineage(run: Path | None) -> list[str]:
-    """Return the paths and names of a run's bases, from its own to one that no run here trained."""
+    """Return the bases of a run: the model that it started from, the base of that model's run, and so on.
+
+    The last is a model that no run on this machine trained. Each is a path or a name on the hub.
+    """
     bases: list[str] = []
-    with suppress(InputError):  # a base is missing
+    with suppress(InputError):  # the folder of a base is missing
         while run is not None and len(bases) < _MAX_LINEAGE:
             base = load_config(TrainConfig, run / CONFIG).model.checkpoint
             if not base:
@@ -102,12 +108,12 @@ def _lineage(run: Path | None) -> list[str]:
 
 
 def _license(bases: Sequence[str]) -> str:
-    """Return the licence of the first base that names one."""
+    """Return the licence of the first base that names one, else ""."""
     return next((license_name for base in bases if (license_name := license_of(base) or _license_in(base))), "")
 
 
 def _license_in(base: str) -> str:
-    """Return the licence in a GGUF file's metadata, as the hub writes it; empty without one."""
+    """Return the licence in a GGUF file's metadata, if it is an identifier as on the hub; else ""."""
     path = Path(base)
     if not path.is_file() or not is_gguf(path):
         return ""
@@ -115,15 +121,15 @@ def _license_in(base: str) -> str:
     return license_name if re.fullmatch(r"[\w.+-]+", license_name) else ""
 
 
-def _front(bases: Sequence[str]) -> list[str]:
-    """Return the block that the hub reads: the licence is the base's, or `other` without one."""
-    front = [
+def _hub_metadata(bases: Sequence[str]) -> list[str]:
+    """Return the lines of YAML that the hub reads; the licence is that of a base, or `other` without one."""
+    metadata = [
         f"license: {_license(bases) or 'other'}",
         "pipeline_tag: text-generation",
         "tags: [text-to-sql, jaxrl-sql]",
     ]
     repo = next((name for base in bases if (name := repo_of(base))), "")
-    return [*front, f"base_model: {repo}"] if repo else front
+    return [*metadata, f"base_model: {repo}"] if repo else metadata
 
 
 def _name(model: str) -> str:
@@ -134,18 +140,20 @@ def _name(model: str) -> str:
 def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
     """Return a table of the base models, the data and the settings of the training."""
     config = load_config(TrainConfig, run / CONFIG)
-    names_of = [_name(base) for base in bases]
-    data, grpo, sft, again = config.data, config.grpo, config.sft, config.second_stage.steps
+    base_names = [_name(base) for base in bases]
+    data, grpo, sft, second_stage_steps = config.data, config.grpo, config.sft, config.second_stage.steps
     rows: dict[str, Any] = {
         "made by": f"jaxrl-sql {version('jaxrl-sql')}",
         "recipe": config.recipe,
-        "base": ", which was trained from ".join(names_of) or "none: new weights",
+        "base": ", which was trained from ".join(base_names) or "none: new weights",
         "licence of the base": (_license(bases) or "it names none: ask its authors") if bases else "no base",
         "data": f"{data.source}: {Path(data.dir).name}" + (f", split {data.train}" if data.train else ""),
         "seed": f"{config.seed} (data {data.seed})",
         "supervised steps": f"those of {sft.epochs} epochs" if sft.epochs else sft.steps,
-        "GRPO steps": f"{grpo.steps}, then {again} of a second stage" if again else grpo.steps,
+        "GRPO steps": grpo.steps,
     }
+    if second_stage_steps:
+        rows["GRPO steps"] = f"{grpo.steps}, then {second_stage_steps} of a second stage"
     if grpo.steps:
         rows["algorithm"] = grpo.algorithm
         rows["prompts × answers a step"] = f"{grpo.prompts} × {grpo.num_generations}"
@@ -160,7 +168,10 @@ def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
 
 
 def _accuracies(folder: Path, step: int | None) -> list[str]:
-    """Return the accuracy of each split before and after, with intervals of 95 %."""
+    """Return a table of the accuracy on each held-out split before and after training, with 95 % intervals.
+
+    With `step`, later evaluations are ignored.
+    """
     try:
         run: RunFiles | None = load_run(folder)
     except InputError:  # the folder has no metrics
@@ -180,10 +191,12 @@ def _accuracies(folder: Path, step: int | None) -> list[str]:
 
 
 def _splits(run: RunFiles) -> list[str]:
+    """Return the held-out splits with an accuracy in the run's metrics (`eval/SPLIT/accuracy`)."""
     return [name.split("/")[1] for name in metric_names(run, "eval/", "/accuracy")]
 
 
 def _split_rows(run: RunFiles, split: str, step: int | None) -> list[str]:
+    """Return a split's row of the table, as a list of one; an empty list if the split was not evaluated."""
     key = f"eval/{split}/accuracy"
     rows = [record for record in run.metrics if isinstance(record.get(key), int | float)]
     rows = [record for record in rows if step is None or record["step"] <= step]
@@ -191,22 +204,24 @@ def _split_rows(run: RunFiles, split: str, step: int | None) -> list[str]:
         return []
     count = int(rows[-1].get(f"eval/{split}/count", 0))
     last = step or max(record["step"] for record in run.metrics)
-    only = rows[0]["step"] if len(rows) == 1 else None  # the start's, or the end's
-    before, after = (_score(record, split, count) for record in (rows[0], rows[-1]))
-    before, after = "not measured" if only == last else before, after if only in (None, last) else "not measured"
+    # A single evaluation is that of the end if it was made at the last step, else that of the start.
+    only_step = rows[0]["step"] if len(rows) == 1 else None
+    before, after = (_format_accuracy(record, split, count) for record in (rows[0], rows[-1]))
+    before = "not measured" if only_step == last else before
+    after = after if only_step in (None, last) else "not measured"
     return [f"| {_plain(split)} | {count} | {before} | {after} |"]
 
 
-def _score(row: Mapping[str, Any], split: str, count: int) -> str:
-    """Return an accuracy with its interval and its step."""
+def _format_accuracy(row: Mapping[str, Any], split: str, count: int) -> str:
+    """Return the accuracy on `count` questions in a row of the metrics, as text with its interval and its step."""
     accuracy, right = float(row[f"eval/{split}/accuracy"]), np.zeros(count)
-    right[: round(accuracy * count)] = 1.0
+    right[: round(accuracy * count)] = 1.0  # the interval needs a value per question, in any order
     low, high = share_interval(right, [""] * count)
     return f"{accuracy:.1%} [{low:.1%}, {high:.1%}], step {row['step']}"
 
 
 def _plain(value: object) -> str:
-    """Return a text that stays within its cell of a table."""
+    """Return a value as text for a cell of a Markdown table: on one line, with escaped bars."""
     return " ".join(str(value).replace("|", "\\|").split())
 
 

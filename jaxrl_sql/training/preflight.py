@@ -1,6 +1,7 @@
 """Checks before the first step: lengths, number of programs to compile, memory and disk space.
 
-Nothing is compiled or sampled. `planning` estimates the memory by formula; the command `plan` reports more.
+Nothing is compiled or sampled. `planning` estimates the memory by formula; the command `plan` reports more. Lengths are
+padded to *buckets*, a few fixed lengths (`batch.bucket`), so that a run compiles few programs.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import InputError
 
 ENGINE_COUNTS = ("prefix_reuse", "occupancy")
-"""Metrics of the engine in an evaluation, in addition to those of the answers."""
+"""Metrics of the engine in an evaluation: the share of prompt tokens that the prefix cache had, and of busy slots."""
 PROGRAMS = frozenset({"update", "score", "measure", "prefill_chunk", "decode_chunk"})
-"""Names of the programs that take long to compile; a run also compiles many small ones."""
+"""Names of the jitted functions that take long to compile; a run also compiles many small programs."""
 PROGRAMS_PER_ENGINE = 9
-"""About how many programs an engine compiles: three to decode, and six to prefill."""
+"""The approximate number of programs that an engine compiles: three to decode, and six to prefill."""
 
 
 class RunPlan(Protocol):
-    """The parts of a run that determine its memory; `PlannedRun` has them before the questions are known."""
+    """The parts of a run that determine its memory: a `TrainingRun`, or a `PlannedRun` without questions."""
 
     @property
     def config(self) -> TrainConfig:
@@ -58,11 +59,11 @@ class RunPlan(Protocol):
 
     @property
     def model(self) -> ModelConfig:
-        """Return the model's shape."""
+        """Return the model's configuration."""
 
     @property
     def mesh(self) -> jax.sharding.Mesh:
-        """Return the devices."""
+        """Return the mesh of devices."""
 
     @property
     def folder(self) -> Path:
@@ -84,7 +85,7 @@ class PlannedRun(NamedTuple):
 
 
 def check_devices(run: PlannedRun) -> None:
-    """Check mesh, memory and disk space, with prompts of the maximum length; raises InputError."""
+    """Check mesh, memory and disk space, with prompts of `data.max_prompt_tokens` tokens; raises InputError."""
     check_mesh(run)
     check_memory(run, run.config.workload(run.config.data.max_prompt_tokens))
 
@@ -92,20 +93,20 @@ def check_devices(run: PlannedRun) -> None:
 def preflight(run: TrainingRun) -> TrainConfig:
     """Check that a run fits and report its requirements, before anything is compiled.
 
-    Return the configuration with the rollout layout, KV blocks and memory of logits. Raises InputError if a check
-    fails.
+    Return the configuration with the settings that are computed from the memory: the layout of the rollout engines
+    (`rollout.mesh`), the number of KV blocks, and the memory of kept logits. Raises InputError if a check fails.
     """
     check_mesh(run)
     check_budget(run)
     report_uneven_parts(run)
     check_positions(run)
     check_best(run.config.run, run.questions.evals)
-    prompts = [
+    prompt_sets = [
         *run.questions.evals.values(),
         *([run.questions.train] if run.config.grpo.steps or run.config.sft.steps else []),
     ]
-    lengths = [length for prompt_set in prompts for length in prompt_set.lengths()]
-    count = sum(len(prompt_set.prompts) for prompt_set in prompts)
+    lengths = [length for prompt_set in prompt_sets for length in prompt_set.lengths()]
+    count = sum(len(prompt_set.prompts) for prompt_set in prompt_sets)
     run.note(f"prompts: {count:,}, {min(lengths):,} to {max(lengths):,} tokens each; {_describe_programs(run)}")
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
     config = find_kept_logits(run, config, max(lengths))
@@ -114,7 +115,12 @@ def preflight(run: TrainingRun) -> TrainConfig:
 
 
 def check_memory(run: RunPlan, sections: WorkloadSections) -> None:
-    """Check memory and disk space, and report the memory per device of a step; raises InputError."""
+    """Check memory and disk space, and report the memory per device of a step.
+
+    `sections` are the parts of the configuration that determine the memory, and the maximum prompt length. Raises
+    InputError if the weights and the optimizer's state alone do not fit, or the disk has no space for a checkpoint.
+    Other shortages are only reported, because the memory is an estimate.
+    """
     model = PlannedModel(run.config.model, run.model)
     work = find_workload(model.section, sections, rules.num_batch_shards(run.mesh.shape))
     platform = run.mesh.devices.flat[0].platform
@@ -145,16 +151,20 @@ def check_memory(run: RunPlan, sections: WorkloadSections) -> None:
 
 
 def check_budget(run: TrainingRun) -> None:
-    """Check that the token budget is enough for one answer, or for the questions of a schema, which are not split.
+    """Check that the token budget of a micro-batch, `grpo.max_tokens_per_device`, is not too small.
 
-    A recipe's own loss needs whole groups, so the budget must then be enough for a group. Raises InputError.
+    It must be enough for a prompt with one answer. Questions that share a schema (`grpo.questions` above 1) are in one
+    micro-batch with all their answers. A recipe with a loss of its own needs whole groups in a micro-batch. Raises
+    InputError.
     """
     grpo = run.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
     prompt, answer = bucket(max(run.questions.train.lengths())), bucket(longest_answer(run.config.sampling)[1])
-    rows = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
+    # The answers of a group that fit into one micro-batch; raises InputError if not even one fits.
+    answers_at_once = micro_batches_of(grpo).chunk_sizes(1, prompt, grpo.num_generations, answer)[1]
     min_tokens = (
+        # Packed answers of a question need at least one row.
         max(run.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
     )
     if grpo.questions > 1 and min_tokens > grpo.max_tokens_per_device:
@@ -162,17 +172,17 @@ def check_budget(run: TrainingRun) -> None:
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} is too small for {grpo.questions} questions with "
             f"their schema and answers: it must be at least {min_tokens}; raise it, or lower grpo.questions"
         )
-    if run.prompt_format.recipe.loss is not None and rows < grpo.num_generations:
-        need = prompt + grpo.num_generations * answer
+    if run.prompt_format.recipe.loss is not None and answers_at_once < grpo.num_generations:
+        group_tokens = prompt + grpo.num_generations * answer
         raise InputError(
-            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {need} tokens, but the loss "
-            f"of recipe {run.config.recipe} needs whole groups: raise it to {need}, or use "
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} splits a group of {group_tokens} tokens, but the "
+            f"loss of recipe {run.config.recipe} needs whole groups: raise it to {group_tokens}, or use "
             "grpo.gradient_accumulation_steps"
         )
 
 
 def report_uneven_parts(run: TrainingRun) -> None:
-    """Warn if micro-batches have fewer prompts than the mesh has shards."""
+    """Warn if the number of prompts of a micro-batch is not a multiple of the mesh's shards."""
     grpo, sft, num_shards = run.config.grpo, run.config.sft, rules.num_batch_shards(run.mesh.shape)
     for name, steps, prompts, parts in (
         ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
@@ -180,6 +190,7 @@ def report_uneven_parts(run: TrainingRun) -> None:
     ):
         micro_batch = prompts // parts
         if steps and micro_batch % num_shards:
+            # The shards compute padded prompts up to the next multiple of their number.
             overhead = -(-micro_batch // num_shards) * num_shards / micro_batch
             run.note(
                 f"{name}.gradient_accumulation_steps={parts}: parts of {micro_batch} prompts do not divide over "
@@ -189,11 +200,16 @@ def report_uneven_parts(run: TrainingRun) -> None:
 
 
 def find_layout(run: TrainingRun, longest: int) -> TrainConfig:
-    """Return the configuration with `rollout.mesh=auto` resolved, once per run; the result is saved in its folder."""
+    """Return the configuration with `rollout.mesh=auto` replaced by a layout, which is saved in the run's folder.
+
+    A layout is `training` (one engine on the training mesh) or `replicas x tensor`. `longest` is the number of tokens
+    of the longest prompt. Raises InputError for a layout that is impossible.
+    """
     device, mesh_setting = run.mesh.local_devices[0], run.config.rollout.mesh
     device_bytes = min(processes.exchange([device_memory(run.mesh)]))
     turns = max(run.config.sampling.turns, run.config.validation.sampling.turns)
     machine = Machine(device.platform, len(run.mesh.local_devices), device_bytes, find_chip(device))
+    # An engine over several processes cannot serve dialogues: observations would arrive at different times in them.
     needs_replicas = turns > 1 and jax.process_count() > 1
     sections, model = run.config.workload(longest), PlannedModel(run.config.model, run.model)
     rollout = with_layout(sections, model, run.mesh, machine, needs_replicas)
@@ -214,7 +230,10 @@ def find_layout(run: TrainingRun, longest: int) -> TrainConfig:
 
 
 def find_kv_blocks(run: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
-    """Return the configuration with KV blocks for `rollout.memory`, computed once per run and saved in its folder."""
+    """Return the configuration with the number of KV blocks that `rollout.memory` allows, saved in the run's folder.
+
+    A resumed run already has the number and keeps it.
+    """
     if kv_budget(config.rollout) is not None:
         return config
     device_bytes = min(processes.exchange([device_memory(run.mesh)]))
@@ -225,7 +244,10 @@ def find_kv_blocks(run: TrainingRun, config: TrainConfig, longest: int) -> Train
 
 
 def find_kept_logits(run: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
-    """Return the configuration with `model.kept_logits_mib`, computed once per run and saved in its folder."""
+    """Return the configuration with `model.kept_logits_mib` (the memory for logits), saved in the run's folder.
+
+    A resumed run already has the value and keeps it.
+    """
     if config.model.kept_logits_mib:
         return config
     device_bytes = min(processes.exchange([device_memory(run.mesh)]))
@@ -266,13 +288,14 @@ def check_positions(run: TrainingRun) -> None:
 
 
 def check_best(run: RunConfig, evals: Collection[str]) -> None:
-    """Check that `run.best_by` is a metric; raises InputError.
+    """Check that `run.best_by` is a metric of an evaluation on the sets `evals`; raises InputError.
 
-    A full name is not checked: it may contain a status or a difficulty, which only the evaluation knows.
+    A full name such as `eval/dev/accuracy` is checked only up to the set: the rest may contain a status or a
+    difficulty, which only the evaluation knows.
     """
     name, names = run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
-    is_whole = name.startswith(tuple(f"eval/{split}/" for split in evals)) or name == "time/eval"
-    if run.keep_best and not (is_whole or name in names):
+    is_full_name = name.startswith(tuple(f"eval/{split}/" for split in evals)) or name == "time/eval"
+    if run.keep_best and not (is_full_name or name in names):
         (nearest,) = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise InputError(
             f"run.best_by={name!r} is not a metric of an evaluation: use {', '.join(names)}, or a full name such as "
@@ -281,7 +304,7 @@ def check_best(run: RunConfig, evals: Collection[str]) -> None:
 
 
 def _answer_limits(run: TrainingRun) -> Iterator[tuple[str, int]]:
-    """Yield (key, maximum tokens of an answer) per phase of the run."""
+    """Yield (key, tokens) of the settings that limit the tokens of an answer in each phase of the run."""
     if run.config.grpo.steps:
         yield longest_answer(run.config.sampling)
     if run.config.sft.steps:
@@ -291,12 +314,12 @@ def _answer_limits(run: TrainingRun) -> Iterator[tuple[str, int]]:
 
 
 def _describe_programs(run: TrainingRun) -> str:
-    """Return the padded widths of prompts and completions and the number of programs, as text.
+    """Return the padded lengths of prompts and completions and the number of programs, as text.
 
-    Also sets the display's expected number of compilations.
+    The display is also given the expected number of compilations.
     """
     pads_to_max = run.config.run.pad_to_max
-    widths = [bucket(run.max_prompt_bucket)] if pads_to_max else _widths(run.questions.train)
+    widths = [bucket(run.max_prompt_bucket)] if pads_to_max else _prompt_buckets(run.questions.train)
     facts, updates = [], 0
     if run.config.sft.steps:
         width, max_tokens = bucket(max(widths)), run.config.sft.max_completion_tokens
@@ -307,7 +330,7 @@ def _describe_programs(run: TrainingRun) -> str:
     if run.config.grpo.steps:
         facts.append(f"grpo pads to {_format_widths(widths)} + {bucket(longest_answer(run.config.sampling)[1])}")
         updates += len(widths)
-    engines = 2 if run.config.grpo.steps else 1  # that of validation, and that of rollouts
+    engines = 2 if run.config.grpo.steps else 1  # the engine of validation, and that of rollouts
     sampling = engines * (2 if pads_to_max else PROGRAMS_PER_ENGINE)
     run.compile_stats.expect(PROGRAMS, updates + sampling)
     facts.append(f"compiles up to {quantity(updates, 'update programs')} and about {sampling} sampling programs")
@@ -315,7 +338,8 @@ def _describe_programs(run: TrainingRun) -> str:
     return "; ".join(facts) + (f", cached in {cache_folder}" if cache_folder else "; run.compilation_cache caches them")
 
 
-def _widths(prompt_set: PromptSet) -> list[int]:
+def _prompt_buckets(prompt_set: PromptSet) -> list[int]:
+    """Return the distinct padded lengths of the prompts of a set."""
     return sorted({bucket(length) for length in prompt_set.lengths()})
 
 
@@ -331,7 +355,7 @@ def check_disk(run: RunPlan, work: Workload) -> None:
         raise InputError(
             f"run.dir: a checkpoint takes {format_bytes(size)}, but {run.folder} has only {format_bytes(free)} free"
         )
-    num_bytes = (cfg.keep_checkpoints + cfg.keep_best + 1) * size
+    num_bytes = (cfg.keep_checkpoints + cfg.keep_best + 1) * size  # one more while the next is being saved
     if num_bytes > free:
         run.note(
             f"disk: checkpoints need up to {format_bytes(num_bytes)}, but {run.folder} has only "

@@ -1,7 +1,7 @@
 """Resuming a run: the values of its start, and the step after which it continues.
 
-`resume` decides the step for all phases. `resolve_resumed_config` takes the values that a run found when it began, and
-`refuse_other_checkpoint` compares the inputs of a folder for a dry run.
+`resume` decides the step for all phases. `resolve_resumed_config` restores settings that the run computed at its start,
+such as the date in prompts. `refuse_other_checkpoint` compares a folder's inputs with those of a dry run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ResumePoint(NamedTuple):
 
     step: int = 0
 
-    def is_within(self, first: int, last: int) -> bool:
-        """Return whether steps `first` + 1 to `last` of the run have the checkpoint's step."""
-        return first < self.step <= last
+    def is_within(self, steps_before: int, last: int) -> bool:
+        """Return whether the checkpoint's step is one of the run's steps `steps_before` + 1 to `last`."""
+        return steps_before < self.step <= last
 
     def is_after(self, last: int) -> bool:
         """Return whether the checkpoint is later than step `last` of the run."""
@@ -37,9 +37,9 @@ class ResumePoint(NamedTuple):
 
 
 def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with the date, layout and KV blocks that a resumed run found when it began.
+    """Return the configuration with the date, rollout layout and KV blocks that a resumed run computed at its start.
 
-    A new run whose prompts are chats gets today's date.
+    A new run whose prompts are chats gets today's date, as chat templates may print it.
     """
     config = replace_values(
         config, settings_from_start(config.run, config.data.chat.date, config.rollout, config.model)
@@ -47,14 +47,15 @@ def resolve_resumed_config(config: TrainConfig) -> TrainConfig:
     is_resumed = config.run.resume and list_saved_steps(Path(config.run.dir))
     if config.data.chat.date or not config.data.is_chat or is_resumed:
         return config
-    # Processes may begin around midnight.
+    # The earliest date of all processes: they may start around midnight.
     return replace_values(config, {"data.chat.date": min(processes.exchange([today()]))})
 
 
 def resume(run: TrainingRun) -> ResumePoint:
-    """Return the step after which a run continues, and drop later lines of its files.
+    """Return the step after which a run continues, and remove later lines from its files.
 
-    Raises InputError for a checkpoint of other inputs, questions or settings.
+    The files are the metrics, samples and rollouts of the run's folder. Raises InputError if the checkpoint was saved
+    with other inputs, questions or settings.
     """
     step = run.outputs.checkpoints.latest() if run.config.run.resume else None
     if step is None:
@@ -68,7 +69,7 @@ def resume(run: TrainingRun) -> ResumePoint:
     _refuse_other_run(run, saved)
     _rewind(run, saved["lines"], step)
     run.status.resume(saved["health"], saved["evaluation"])
-    run.write_config(model=run.config.model, data=run.config.data)  # folders may have moved
+    run.write_config(model=run.config.model, data=run.config.data)  # their folders may have moved since
     run.note(f"resuming from step {step}")
     return ResumePoint(step)
 
@@ -85,7 +86,10 @@ def _refuse_other_run(run: TrainingRun, saved: Record) -> None:
 
 
 def _rewind(run: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
-    """Drop lines of the run's files after the checkpoint of a step; raises InputError for a damaged file."""
+    """Remove the lines that the run's files got after the checkpoint of a step.
+
+    `lines` has the position in each file at the checkpoint. Raises InputError for a damaged file.
+    """
     outputs = run.outputs
     outputs.metrics.rewind(tuple(lines["metrics"]), step)
     outputs.samples.rewind(tuple(lines["samples"]))

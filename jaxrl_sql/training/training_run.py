@@ -1,6 +1,6 @@
 """An open run as a value: its configuration, prompt format, questions, devices, executor and outputs.
 
-`trainer` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
+`trainer` opens it, `build` makes its parameters, and `lifecycle` runs its steps. No field changes while the run is
 open; `status` alone holds changing state.
 """
 
@@ -40,11 +40,14 @@ from jaxrl_sql.types import Example, Fields, JaxrlSqlError
 
 
 class PreemptedError(JaxrlSqlError):
-    """A step was abandoned while its answers were sampled, with nothing changed, before the machine stops."""
+    """A step or evaluation was abandoned while answers were sampled, because the run stops; nothing has changed."""
 
 
 class PromptFormat(NamedTuple):
-    """The prompt and answer format; `ends` are the tokens that end an answer, the trained one last."""
+    """The prompt and answer format of a run.
+
+    `ends` are the ids of the tokens that end an answer. Supervised targets end with the last of them.
+    """
 
     recipe: Recipe
     style: PromptStyle
@@ -53,9 +56,11 @@ class PromptFormat(NamedTuple):
 
 
 class QuestionSets(NamedTuple):
-    """The questions of a run; `rules` judges the answers of each set of `evals`.
+    """The questions of a run: the training set, and the held-out sets `evals` by name.
 
-    `inputs` has hashes of files and questions. `make_sft` makes the supervised data set at its first call.
+    `rules` has the comparison rule of each held-out set, such as `bird` (rows compared as sets). `inputs` has hashes of
+    the run's files and questions by name, with which a resumed run is compared. `make_sft` makes the supervised data
+    set at its first call and returns the same afterwards.
     """
 
     train: PromptSet
@@ -71,7 +76,10 @@ class QuestionSets(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """A run's outputs: the display, and the files of its folder."""
+    """A run's outputs: the display of progress, and the files of its folder.
+
+    `samples` has a few answers per step for readers, `rollouts` all answers.
+    """
 
     display: Display
     metrics: MetricsWriter
@@ -84,8 +92,10 @@ class Outputs(NamedTuple):
 class RunStatus:
     """The state that changes while a run is open; only its own methods and those of `TrainingRun` assign to it.
 
-    `evaluation` is the (step, numbers) of the last evaluation, which is made once and rates the checkpoint of its step.
-    `policies` are the scoring functions by temperature.
+    - `request` is the request of this process to stop, if any. `is_stopping` is True once all processes know that the
+      run stops (`sync_stop_requests`). `stop_reason` is the reason of a run that stops because it no longer learns.
+    - `evaluation` is (step, metrics) of the last evaluation, which rates the checkpoint of its step.
+    - `policies` are the functions that compute log-probabilities, by temperature.
     """
 
     health: Health
@@ -100,37 +110,44 @@ class RunStatus:
         """Return the metrics of the evaluation of a step; None without one."""
         return self.evaluation[1] if self.evaluation is not None and self.evaluation[0] == step else None
 
-    def keep_evaluation(self, step: int, numbers: dict[str, float]) -> None:
-        """Keep the evaluation of a step in place of the last."""
-        self.evaluation = (step, numbers)
+    def keep_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        """Keep the evaluation of a step in place of the previous one."""
+        self.evaluation = (step, metrics)
 
     def policy(self, temperature: float, make: Callable[[], LogprobFn]) -> LogprobFn:
-        """Return the cached scoring function of a temperature."""
+        """Return the function that computes log-probabilities at a temperature; `make` makes it at the first call."""
         if temperature not in self.policies:
             self.policies[temperature] = make()
         return self.policies[temperature]
 
     def resume(self, counts: Mapping[str, int], evaluation: tuple[int, dict[str, float]] | None) -> None:
-        """Restore the run's health and its last evaluation from a checkpoint."""
+        """Restore the `counts` of the run's health checks and its last evaluation from a checkpoint."""
         self.health.counts |= counts
         self.evaluation = (evaluation[0], evaluation[1]) if evaluation else None
 
-    def agree_to_stop(self) -> bool:
-        """Exchange requests to stop, so that all processes stop after the same step; return whether they do."""
+    def sync_stop_requests(self) -> bool:
+        """Exchange the processes' requests to stop and set `is_stopping`, so that all stop after the same step.
+
+        Return `is_stopping`. Every process must call it at the same place.
+        """
         codes = [code for code in processes.exchange([self.request.exit_code]) if code is not None]
         if codes:
             self.is_stopping, self.request.exit_code = True, min(codes)
         return self.is_stopping
 
-    def check_health(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
+    def check_health(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Request a stop if the run no longer learns; raises HealthError for numbers that are not finite."""
-        if stop_reason := self.health.check(step, phase, numbers):
+        if stop_reason := self.health.check(step, phase, metrics):
             self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """An open run. Loops call `agree_to_stop` between steps, and end by `report_stop` when it returns True."""
+    """An open run.
+
+    A loop over steps calls `sync_stop_requests` between steps. If it returns True, the loop ends, and the run returns
+    the exit code of `report_stop`. `caller` are the Python values that the caller of `train` passed.
+    """
 
     config: TrainConfig
     folder: Path
@@ -154,7 +171,10 @@ class TrainingRun:
         return self.display.activity.compile_stats
 
     def write_config(self, **sections: Any) -> None:
-        """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
+        """Replace sections of the configuration in the run's folder, by name.
+
+        The run computed some of their settings at its start, such as the layout of the rollout engines.
+        """
         if processes.is_first():
             saved_config = load_config(TrainConfig, self.folder / CONFIG)
             write_config(self.folder, to_yaml(dataclasses.replace(saved_config, **sections)))
@@ -165,7 +185,10 @@ class TrainingRun:
 
     @cached_property
     def max_prompt_bucket(self) -> int:
-        """Return the padding length of all prompts in tokens, or 0 to pad each to its own bucket."""
+        """Return the length in tokens to which all prompts are padded, or 0 to pad each to its own bucket.
+
+        Buckets are the few lengths for which programs are compiled (`batch.bucket`).
+        """
         return self.longest_prompt if self.config.run.pad_to_max else 0
 
     @cached_property
@@ -175,21 +198,22 @@ class TrainingRun:
         return max(length for prompts in sets for length in prompts.lengths())
 
     def local_rows(self, rows: int) -> list[int]:
-        """Return this process's share of B = `rows` prompts to pack."""
+        """Return the indices of this process's share of B = `rows` prompts of a batch."""
         return rules.local_rows(self.mesh, rows)
 
     def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
         """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
         return rules.shard_batch(batch, self.mesh, rows)
 
-    def agree_to_stop(self) -> bool:
-        """Exchange requests to stop, so that all processes stop after the same step; return whether they do."""
-        return self.status.agree_to_stop()
+    def sync_stop_requests(self) -> bool:
+        """Exchange the processes' requests to stop; return whether the run stops, and set `status.is_stopping`."""
+        return self.status.sync_stop_requests()
 
     def should_abort(self, code: int | None = None) -> bool:
-        """Return whether to leave work that a resumed run makes again: a stop was requested (of exit code `code`).
+        """Return whether to abandon work now that a resumed run would repeat, because a stop was requested.
 
-        Only in a run of one process: several stop after the same step.
+        If `code` is given, only a request with this exit code counts. The result is False in a run of several
+        processes: they must stop after the same step.
         """
         request = self.status.request
         return request.is_made and code in {None, request.exit_code} and jax.process_count() == 1
@@ -198,22 +222,22 @@ class TrainingRun:
         """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
         if self.status.stop_reason:
             raise HealthError(self.status.stop_reason)
-        self.outputs.checkpoints.wait()  # a reader of the next line may stop the machine
+        self.outputs.checkpoints.wait()  # whoever reads the message below may turn the machine off
         self.note(f"stopped; {self.caller.resume_advice(self.folder)}")
         return self.status.request.exit_code or 0
 
-    def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
-        """Write the numbers of a step, show them, check the run's health, and call the caller's callback.
+    def record(self, step: int, phase: str, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step, show them, check the run's health, and call the caller's callback.
 
-        Metrics of the programs that were compiled since the last record are added. Raises HealthError when numbers are
-        not finite; a stop is requested for a run that no longer learns, and if the callback returns a true value.
+        Metrics of the programs that were compiled since the last record are added. Raises HealthError if metrics are
+        not finite. The method requests a stop if the run no longer learns, or the callback returns a true value.
         """
-        numbers = {**numbers, **self.compile_stats.take_recent()}
-        self.outputs.metrics.write(step, {"phase": phase, **numbers})
-        self.display.update(step, {"phase": phase, **numbers})
-        self.status.check_health(step, phase, numbers)
+        metrics = {**metrics, **self.compile_stats.take_recent()}
+        self.outputs.metrics.write(step, {"phase": phase, **metrics})
+        self.display.update(step, {"phase": phase, **metrics})
+        self.status.check_health(step, phase, metrics)
         callback, request = self.caller.callback, self.status.request
-        if callback is not None and callback(step, {"phase": phase, **numbers}) and not request.is_made:
+        if callback is not None and callback(step, {"phase": phase, **metrics}) and not request.is_made:
             request.exit_code, request.source = EXIT_ENDED, "the callback"
 
     def write_sample(
@@ -224,7 +248,10 @@ class TrainingRun:
         text: str,
         about: Fields,
     ) -> None:
-        """Keep an answer with its SQL, status, reward and verdict (`about`), as a trace if a tracker has traces."""
+        """Write an answer to `samples.jsonl`, and to trackers that support traces.
+
+        `about` has further fields: the answer's SQL, status, reward and whether it is right.
+        """
         self.outputs.metrics.trace(step, example.question, text, {"phase": phase, **about})
         self.outputs.samples.write(
             {

@@ -1,4 +1,7 @@
-"""Recipes: five published systems in one dict, and the import of user-defined recipes."""
+"""Recipes: five published systems in one dict, and the import of user-defined recipes.
+
+A recipe defines the prompts, the answer format and the reward of a text-to-SQL system (`recipe.Recipe`).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _VARIANTS = (
     SKYRL_SQL_NO_SCHEMA, SKYRL_SQL_SINGLE, SKYRL_SQL_LOOSE, OMNISQL,
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_SYSTEMS, *_VARIANTS)}
-"""The five systems, variants of four of them, and OmniSQL, the base of several, by name."""
+"""The recipes by name: the five systems, variants of four of them, and OmniSQL, from whose models several start."""
 
 
 def find_recipe(name: str) -> Recipe:
@@ -56,7 +59,7 @@ def find_recipe(name: str) -> Recipe:
 def _import_recipe(name: str) -> Recipe:
     source, _, attribute = name.rpartition(":")
     try:
-        module = _module_of(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        module = _import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"config: recipe={name!r} cannot be imported: {error}") from error
     recipe = vars(module).get(attribute)
@@ -67,12 +70,12 @@ def _import_recipe(name: str) -> Recipe:
     return recipe
 
 
-def _module_of(path: Path) -> ModuleType:
-    """Import a file under a unique name, so that it cannot shadow a package."""
+def _import_file(path: Path) -> ModuleType:
+    """Import a Python file under a unique module name, so that it cannot shadow a package."""
     spec = importlib.util.spec_from_file_location(f"_recipe_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
+    sys.modules[spec.name] = module  # a dataclass in the file looks its module up there
     spec.loader.exec_module(module)
     return module

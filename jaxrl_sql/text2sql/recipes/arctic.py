@@ -1,4 +1,7 @@
-"""Arctic-Text2SQL-R1: reward by execution only, 1 / 0.1 / 0 by BIRD's comparison."""
+"""Arctic-Text2SQL-R1: the reward depends on execution only.
+
+It is 1 for a result that BIRD's comparison accepts, 0.1 for a query that runs, and 0 otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from jaxrl_sql.types import Example
 
 
 def _respond(example: Example, _observe: Observe | None) -> str:
+    """Return the supervised target; a question without reasoning gets an answer without a thought."""
     if example.reasoning:
         return thought_and_answer(example.reasoning, target_sql(example))
     return f"<answer>\n{add_fence(target_sql(example))}\n</answer>"

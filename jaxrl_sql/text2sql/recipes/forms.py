@@ -1,4 +1,4 @@
-"""Answer formats that several recipes share: a thought and a query."""
+"""Answer formats that several recipes share: a thought (the reasoning), then a query in a code block."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def add_fence(sql: str) -> str:
 
 
 def thought_and_answer(reasoning: str, sql: str, tag: str = "think") -> str:
-    """Return a thought and a fenced query, each in its tags."""
+    """Return a target answer: the reasoning between `<tag>` and `</tag>`, then the fenced query in `<answer>` tags."""
     return f"<{tag}>\n{reasoning}\n</{tag}>\n<answer>\n{add_fence(sql)}\n</answer>"

@@ -1,4 +1,4 @@
-"""PaVeRL-SQL: free reasoning, a code block, and a reward for the matched share of the gold result."""
+"""PaVeRL-SQL: free reasoning, a code block, and a reward for the matched share of the gold query's result."""
 
 from __future__ import annotations
 

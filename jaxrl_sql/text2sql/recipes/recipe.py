@@ -1,4 +1,9 @@
-"""A recipe is a value: the functions that define a published system from common parts."""
+"""A recipe is a value: the functions that define a published system from common parts.
+
+A *thought* is the reasoning before the SQL, usually between `<think>` and `</think>`. The *opening tag* is a `<think>`
+or `<reasoning>` at the end of a prompt, written by a prefill or a chat template. It belongs to the answer, so target
+answers omit it and parsers add it. In a *dialogue*, an answer of several turns, the policy queries the database.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +37,8 @@ Observe = Callable[[str], str]
 """Runs SQL in a separate turn and returns the environment's observation in the policy's format."""
 
 _THINK = "<think>"
-# Placeholders of a system message with one value for all questions.
-_OF_ALL_QUESTIONS = {"thinks", "instruction"}
+# Placeholders of a prompt template that have the same value for all questions.
+_SHARED_PLACEHOLDERS = {"thinks", "instruction"}
 _REASONING = re.compile(r"<reasoning>(.*?)</reasoning>", re.DOTALL)
 
 
@@ -42,16 +47,18 @@ class Recipe(NamedTuple):
 
     - `schema` renders the database in a chat prompt, and `template` is the name or path of the prompt template.
     - `instruction` describes the answer format in the `generic` template. `thinking_instruction` replaces it for models
-      that think by themselves, unless "". `hint` is a short form for small models.
-    - `respond` writes the target answer for supervised learning in the recipe's format, or a dialogue if it gets an
-      `Observe`.
-    - `read` parses an answer; `rules` compare results, with `options`; `reward` computes the reward.
+      that think by themselves, unless "". `hint` is the short instruction of the style `tagged`, for small models.
+    - `respond(example, observe)` returns the target answer for supervised learning in the recipe's format. It is a
+      dialogue if `observe` is not None.
+    - `read` parses an answer. `rules` are the names of the comparisons with the gold's result, such as `bird`, and
+      `options` their options, such as `strip_distinct`. `reward` computes the reward from both.
     - `stops` are the strings that end a turn. `turns(executor, example, budget)` creates the environment of a dialogue
-      with at most `budget` turns, for multi-turn systems.
-    - `advantage` and `loss` replace those of the configuration.
-    - `eval_rule` judges answers in validation during training, as in the system's paper; "" for the rule of the set.
-    - `reward_function`, from a caller, also receives the answer's text and question, and replaces the total of
-      `reward`.
+      with at most `budget` turns; None for a system of one turn.
+    - `advantage` and `loss` are functions that replace the configuration's (`algo.updates`); None keeps those.
+    - `eval_rule` is the rule that judges answers in validation during training, as in the system's paper; "" selects
+      the rule of the benchmark.
+    - `reward_function` is a caller's reward. It receives the answer's text, its question and the reward of `reward`,
+      and its result replaces that reward.
     """
 
     name: str
@@ -81,20 +88,25 @@ class Recipe(NamedTuple):
         template: str = "",
         date: str = "",
     ) -> PromptStyle:
-        """Return the recipe's prompt style `compact` (raw SQL answers), `tagged`, `chat`, or `given` (those of rows).
+        """Return one of the recipe's prompt styles by its `name`, a value of `data.prompt`.
 
-        `schema` is the format of the database; `recipe` selects the recipe's format in a chat, else `compact`. In a
-        chat, `thinking` sets the chat template's switch, `template` replaces the recipe's prompt template, `prefill` is
-        the prefill of the answer (None: the template's or row's), and `date` is the date in the chat template. A tag at
-        the end of the prefill belongs to the answer. Raises InputError for an unknown name, and for chat options in
-        other styles.
+        - `compact`: few tokens, and answers of raw SQL.
+        - `tagged`: few tokens, and answers in the recipe's format.
+        - `chat`: messages in the tokenizer's chat template.
+        - `given`: the messages that the rows of a released data set contain.
+
+        `schema` is the format of the database in the prompt; "recipe" selects the recipe's format in a chat, else
+        `compact`. The other arguments are for chats. `thinking` is the chat template's switch: `think`, `no_think`, or
+        `template` for its default. `template` replaces the recipe's prompt template. `prefill` is the beginning of the
+        answer (None: that of the template or row). `date` is the date that the chat template prints. Raises InputError
+        for an unknown name, and for chat options in other styles.
         """
         if name not in ("chat", GIVEN) and (thinking != "template" or prefill or template):
             raise InputError(
                 f"data.prompt={name} is not a chat: data.chat.thinking, data.chat.template and "
                 "data.chat.assistant_prefill need data.prompt=chat"
             )
-        show = self._show(name, schema)
+        show = self._schema_renderer(name, schema)
         if name == "compact":
             return compact_style(show)
         if name == "tagged":
@@ -102,40 +114,42 @@ class Recipe(NamedTuple):
         thinks = thinking == "think"
         if name == GIVEN:
             style = given_style(self.target_response, show, thinking, prefill, date)
-            return self._answering(style, thinks=thinks)
+            return self._with_answers(style, thinks=thinks)
         if name != "chat":
             raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat, given")
         prompt_template = read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
         prefill = prompt_template.assistant(thinks=thinks) if prefill is None else prefill
         style = chat_style(prompt_template, instruction, self.target_response, show, thinking, prefill, date)
-        return self._answering(style._replace(opening_tag=open_thought(prefill)), thinks=thinks)
+        return self._with_answers(style._replace(opening_tag=open_thought(prefill)), thinks=thinks)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
-        """Return the prompt style of a configuration, including retrieved values.
+        """Return the prompt style of a configuration, with its settings for retrieved values.
 
-        Retrieved values are among a column's examples if the schema format has examples, else before the question.
-        Raises InputError if the template has no placeholder for them.
+        Retrieved values are values of the database that a question seems to name. The prompt shows them among a
+        column's examples if the schema format has examples, else before the question. Raises InputError if the template
+        has no placeholder for them.
         """
         chat, prefill = data.chat, data.chat.assistant_prefill or None
         style = self.style(data.prompt, chat.thinking, prefill, data.schema, chat.template, chat.date)
-        return self._with_values(style, data)
+        return self._with_data_settings(style, data)
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:
         """Return the style of chats with an endpoint, without a prefill."""
         name = GIVEN if data.prompt == GIVEN else "chat"
-        return self._with_values(self.style(name, data.chat.thinking, "", data.schema, data.chat.template), data)
+        return self._with_data_settings(self.style(name, data.chat.thinking, "", data.schema, data.chat.template), data)
 
-    def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
+    def _with_data_settings(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
+        """Return a style with the settings on retrieved values and the schema's size; raises InputError."""
         in_question = data.retrieval.placement == "question" or style.show not in SHOW_EXAMPLES
         template = data.chat.template or self.template
-        asks_in_question = data.retrieval.top_k and in_question and style.name == "chat"
-        if asks_in_question and "values" not in read_template(template).placeholders:
+        shows_values_in_question = data.retrieval.top_k and in_question and style.name == "chat"
+        if shows_values_in_question and "values" not in read_template(template).placeholders:
             raise InputError(
                 f"data.retrieval.top_k={data.retrieval.top_k} shows values before the question, and "
                 f"data.chat.template={template} has no {{{{ values }}}}"
             )
-        if style.name == "chat" and data.shots and read_template(template).in_system - _OF_ALL_QUESTIONS:
+        if style.name == "chat" and data.shots and read_template(template).in_system - _SHARED_PLACEHOLDERS:
             raise InputError(
                 f"data.shots={data.shots} shows questions as turns, but the system message of {template} belongs to "
                 "one question"
@@ -152,14 +166,15 @@ class Recipe(NamedTuple):
 
         Target answers then omit the tag, and the parser adds it.
         """
+        # The template is only known from its output: render a prompt and read the text after the question.
         question = "Question?"
         text = "".join(style.wrap(tokenizer, Parts("Schema. ", question), ()))
         opening_tag = open_thought(text.rpartition(question)[2])
         if opening_tag == style.opening_tag or style.answers_raw_sql:
             return style
-        return self._answering(style._replace(opening_tag=opening_tag))
+        return self._with_answers(style._replace(opening_tag=opening_tag))
 
-    def _answering(self, style: PromptStyle, *, thinks: bool = False) -> PromptStyle:
+    def _with_answers(self, style: PromptStyle, *, thinks: bool = False) -> PromptStyle:
         """Return a chat style with target answers that omit the tag at the end of their prompts."""
 
         def answer(example: Example) -> Response:
@@ -167,10 +182,11 @@ class Recipe(NamedTuple):
 
         return style._replace(answer=answer)
 
-    def _show(self, style: str, schema: str) -> ShowSchema:
+    def _schema_renderer(self, style: str, schema: str) -> ShowSchema:
         if schema == "recipe":
-            hides = self.schema is RENDERERS["names_only"]  # in every style
-            return self.schema if style in ("chat", GIVEN) or hides else RENDERERS["compact"]
+            # A recipe without a schema in its prompts hides it in every style.
+            hides_schema = self.schema is RENDERERS["names_only"]
+            return self.schema if style in ("chat", GIVEN) or hides_schema else RENDERERS["compact"]
         if schema not in RENDERERS:
             raise InputError(f"schema {schema!r} is not one of recipe, {', '.join(RENDERERS)}")
         return RENDERERS[schema]
@@ -178,10 +194,10 @@ class Recipe(NamedTuple):
     def target_response(
         self, example: Example, observe: Observe | None = None, opening_tag: str = "", thinks: bool = False
     ) -> Response:
-        """Return the target response, without the opening tag `opening_tag` at the end of its prompt.
+        """Return the target response, without the tag `opening_tag` that its prompt already ends with ("": no tag).
 
-        If the tag is `<think>`, or a model `thinks` by itself, a thought in `<reasoning>` becomes one in `<think>`. A
-        response that does not begin with the tag closes it immediately.
+        `observe` makes it a dialogue. If the opening tag is `<think>`, or a model `thinks` by itself, a thought in
+        `<reasoning>` tags gets `<think>` tags. A response without a thought begins with the closing tag.
         """
         response = self.respond(example, observe)
         if isinstance(response, str) and (thinks or opening_tag == _THINK):
@@ -194,14 +210,14 @@ class Recipe(NamedTuple):
     def observer(self, executor: Any, example: Example, turns: int) -> Observe | None:
         """Return an `Observe` for a dialogue of `turns` turns on an example's database; None for a single turn.
 
-        It behaves like the rollout's environment and counts turns, so each dialogue needs a new one.
+        It runs SQL in the environment of rollouts, which counts turns, so each dialogue needs a new one.
         """
         if self.turns is None or turns < 2:
             return None
-        policy = self.turns(executor, example, turns)
+        environment = self.turns(executor, example, turns)
 
         def observe(sql: str) -> str:
-            observation = policy.next(Action(f"<sql>{sql}</sql>", "stop"))
+            observation = environment.next(Action(f"<sql>{sql}</sql>", "stop"))
             if observation is None:
                 raise InputError(f"{example.uid}: the response has more than {turns} turns")
             return observation.result()
@@ -209,7 +225,10 @@ class Recipe(NamedTuple):
         return observe
 
     def in_dialogues(self, style: PromptStyle, executor: Any, turns: int) -> PromptStyle:
-        """Return a style whose target answers are dialogues of up to `turns` turns, if the recipe has dialogues."""
+        """Return a style whose target answers are dialogues of up to `turns` turns.
+
+        The style is unchanged if the recipe has a single turn, or answers are raw SQL.
+        """
         if self.turns is None or style.answers_raw_sql:
             return style
 
@@ -219,9 +238,9 @@ class Recipe(NamedTuple):
         return style._replace(answer=answer)
 
     def parse(self, response: Response, style: PromptStyle, opening_tag: str = "") -> ParsedResponse:
-        """Parse a response to a prompt of a style: as raw SQL if the style has it, else in the recipe's format.
+        """Parse a response to a prompt of a style: as raw SQL if its answers are raw SQL, else in the recipe's format.
 
-        `opening_tag` is the tag at the end of the prompt (`opening_tag_of`), if the style does not know it.
+        `opening_tag` is the tag at the end of this prompt (`opening_tag_of`); "" selects the tag that the style has.
         """
         if style.answers_raw_sql:
             return read_plain(response)
@@ -235,8 +254,11 @@ class Recipe(NamedTuple):
         style: PromptStyle,
         opening_tag: str = "",
     ) -> TextJob:
-        """Submit finished responses to prompts of `style` for scoring; returns immediately."""
-        if style.name == GIVEN:  # each row has its own tag
+        """Submit finished responses to prompts of `style` for scoring; returns immediately.
+
+        `opening_tag` is as in `parse`.
+        """
+        if style.name == GIVEN:  # each row has its own prompt, which may end with a tag
             responses = [
                 with_opening_tag(response, style.tag_of(example))
                 for example, response in zip(examples, responses, strict=True)
@@ -246,7 +268,7 @@ class Recipe(NamedTuple):
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 
     def collect(self, job: TextJob) -> list[ScoredResponse]:
-        """Wait for a submitted job; return rewards, SQL and statuses in order."""
+        """Wait for a submitted job; return rewards, SQL and statuses in the order of its responses."""
         return collect(job, self.reward, self.reward_function)
 
     def score(
@@ -262,11 +284,13 @@ class Recipe(NamedTuple):
 
 
 def _in_think(text: str) -> str:
+    """Replace the `<reasoning>` tags of the thought at the start by `<think>` tags."""
     match = _REASONING.match(text)
     return f"{_THINK}{match[1]}</think>{text[match.end() :]}" if match else text
 
 
 def _remove_opening_tag(opening_tag: str, text: str) -> str:
+    """Return a target without the opening tag of its prompt; a target without a thought closes the tag at once."""
     if text.startswith(opening_tag):
         return text.removeprefix(opening_tag)
     return f"\n{opening_tag.replace('<', '</')}\n{text}"

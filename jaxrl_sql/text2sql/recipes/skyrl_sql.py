@@ -1,4 +1,8 @@
-"""SkyRL-SQL: the model can query the database before it answers, within a budget of turns."""
+"""SkyRL-SQL: the model can query the database before it answers, within a budget of turns.
+
+A turn of the policy ends with a query in `<sql>` tags, whose result the environment returns as an observation, or with
+the final query in `<solution>` tags. Variants have one turn, no schema in the prompt, or a looser format.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, read_skyr
 from jaxrl_sql.text2sql.schema import RENDERERS, quote_text, read_schema
 from jaxrl_sql.types import Example, Response
 
+# Sentences of the instruction; a single-turn recipe omits the first two, and a thinking model gets no `_THINK`.
 _LOOP = (
     "You can ask the database before you answer, within a few turns. Write a query between <sql> and </sql>: it is run "
     "and its result given to you between <observation> and </observation>, with the number of turns that are left. "
@@ -21,12 +26,16 @@ _LOOP = (
 _LAST = "End when you know the answer, in the last turn at the latest. "
 _SOLUTION = "Write the final query between <solution> and </solution>, as plain SQL without a code block."
 _THINK = "Begin each turn with a thought between <think> and </think>. "
+# Thoughts in the target dialogues.
 _LOOK = "Look at the tables."
 _CHECKED = "It runs and answers the question."
 
 
 def _respond(example: Example, observe: Observe | None) -> Response:
-    """Run the query, observe its result, and answer with it; in a single turn, answer directly."""
+    """Return a target dialogue that runs the query, gets its result, and answers with the same query.
+
+    Without `observe`, that is in a single turn, the target answers directly.
+    """
     thought, sql = f"<think>{example.reasoning}</think>\n", target_sql(example)
     solution = f"<solution>{sql}</solution>"
     if observe is None:
@@ -39,13 +48,14 @@ def _respond(example: Example, observe: Observe | None) -> Response:
 
 
 def _respond_by_looking_up(example: Example, observe: Observe | None) -> Response:
-    """Look up the tables that the query needs, then answer; in a single turn, answer directly.
+    """Return a target dialogue that looks up the definitions of the tables in the query, and then answers.
 
-    Other engines lack sqlite_master, so the query is run there instead.
+    In a single turn, the target answers directly. Other engines lack sqlite_master, so the target runs the query there.
     """
     if observe is None or example.dialect != "sqlite":
         return _respond(example, observe)
     sql = target_sql(example)
+    # Tables whose name is a word of the query; a column's name may select a further table.
     identifiers = set(re.findall(r"\w+", sql.lower()))
     tables = [table.name for table in read_schema(example.db_path).tables if table.name.lower() in identifiers]
     names = ", ".join(map(quote_text, tables))
@@ -58,6 +68,8 @@ def _respond_by_looking_up(example: Example, observe: Observe | None) -> Respons
 
 
 def _turns(executor: Any, example: Example, turns: int) -> Environment:
+    """Return the environment of a dialogue; its queries have lower limits than a solution (`exploratory`)."""
+    # An engine runs its own dialect; "sqlite" means that SQL is not translated.
     dialect = "sqlite" if example.engine_url else example.dialect
     return SqlTurns(executor, example.database, turns, exploratory(executor.limits), dialect)
 

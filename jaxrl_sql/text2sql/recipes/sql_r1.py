@@ -1,6 +1,7 @@
-"""SQL-R1: rewards for the format, then execution, then the result by Spider's test-suite comparison.
+"""SQL-R1: a sum of rewards for the format, the execution, the result and the length of the answer.
 
-The released code also strips DISTINCT from both queries, which rewards a wrong COUNT; here `strip_distinct` is off.
+Results are compared by Spider's test-suite comparison. The released code also strips DISTINCT from both queries, which
+rewards COUNT(a) for COUNT(DISTINCT a); here `strip_distinct` is off.
 """
 
 from __future__ import annotations
@@ -36,4 +37,4 @@ SQL_R1_ABLATIONS = tuple(
     SQL_R1._replace(name=f"sql_r1_no_{term}", reward=partial(sql_r1_reward, without=term))
     for term in ("format", "execution", "result", "length")
 )
-"""The paper's ablation: the reward less one of its four terms."""
+"""The paper's ablations: each omits one of the reward's four terms."""

@@ -1,6 +1,7 @@
 """Think2SQL: a dense reward (QATCH) gated by execution and format; variants mix QATCH or accuracy with the format.
 
-Two variants have the rewards of Arctic and SQL-R1 in this system's answer form (Table 2 of its paper).
+QATCH is a partial score of a result: the mean of its cell precision, its cell recall and the ratio of the row counts.
+Two variants have the rewards of Arctic and SQL-R1 in this system's answer format (Table 2 of its paper).
 """
 
 from __future__ import annotations

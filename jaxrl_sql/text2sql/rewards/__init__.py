@@ -1,1 +1,1 @@
-"""From completions to rewards: extraction (`extract`), scoring (`score`), and a file per system with its reward."""
+"""From completions to rewards: parsing (`extract`), execution and comparison (`score`), and each system's reward."""

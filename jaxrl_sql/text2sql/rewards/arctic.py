@@ -1,6 +1,7 @@
 """Arctic-Text2SQL-R1: SQL extraction, and the reward: 1 for a right result, 0.1 for a query that runs, else 0.
 
-A result over the row limit has the status `too_large`: it exceeded the limits and never equals another result.
+A result is right by the rule `bird`: its rows equal those of the gold query as sets, as in BIRD's script. A result over
+the row limit has the status `too_large`: the query does not count as one that runs, and equals no other result.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ import re
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.rewards.extract import (
     ParsedResponse,
-    bare_blocks,
+    fenced_blocks,
     find_last_enclosed,
-    hiding_tags,
+    ignore_tags_in_sql,
     policy_text,
     sql_blocks,
 )
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
-_EXECUTES = 0.1
-_MIN_BLOCK = 6
+"""The comparison of results: rows as sets, so duplicates and order do not count."""
+_EXECUTES = 0.1  # the reward of a query that runs, with another result
+_MIN_BLOCK = 6  # a fence must have more characters than this
 _SELECT = re.compile(r"\bselect\b", re.IGNORECASE)
 _UPPER_SELECT = re.compile(r"\bSELECT\b")
 _RAW_END = re.compile(r"\n[ \t\r]*\n|</answer>")
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_arctic(response: Response) -> ParsedResponse:
     """Parse a response by Arctic-Text2SQL-R1's rules.
 
@@ -46,18 +48,20 @@ def read_arctic(response: Response) -> ParsedResponse:
     """
     text = policy_text(response)
     head, tag, tail = text.partition("</think>")
-    rest = tail if tag else head
-    answer = find_last_enclosed(rest, "<answer>", "</answer>")
+    after_thought = tail if tag else head
+    answer = find_last_enclosed(after_thought, "<answer>", "</answer>")
     tags = ("</think>", "<answer>", "</answer>")
     well_formed = all(text.count(tag_name) == 1 for tag_name in tags) and any(sql_blocks(answer))
-    blocks = [block for block in sql_blocks(rest) if len(block) > _MIN_BLOCK]
-    sql = blocks[-1] if blocks else _last_bare_select(rest) or _last_json_sql(rest) or _raw_select(rest)
+    blocks = [block for block in sql_blocks(after_thought) if len(block) > _MIN_BLOCK]
+    sql = blocks[-1] if blocks else None
+    sql = sql or _last_fenced_select(after_thought) or _last_json_sql(after_thought) or _raw_select(after_thought)
     think = head.strip().removeprefix("<think>").strip() if tag else ""
     return ParsedResponse(sql, well_formed, think, answer)
 
 
-def _last_bare_select(text: str) -> str | None:
-    blocks = [block for block in bare_blocks(text) if _SELECT.search(block) and not block.startswith("{")]
+def _last_fenced_select(text: str) -> str | None:
+    """Return the last fence of any language that contains SELECT and is not a JSON object."""
+    blocks = [block for block in fenced_blocks(text) if _SELECT.search(block) and not block.startswith("{")]
     return blocks[-1] if blocks else None
 
 
@@ -86,7 +90,10 @@ def _raw_select(text: str) -> str | None:
 
 
 def arctic_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return 1 / 0.1 / 0 with parts `correct`, `executes` and `format`, each 0 or 1 (the format has no reward)."""
+    """Return 1 for a right result, 0.1 for another query that runs, else 0.
+
+    The parts `correct`, `executes` and `format` are 0 or 1; the format does not change the reward.
+    """
     executes, correct = row.executes, row.matches(RULE)
     total = 1.0 if correct else _EXECUTES if executes else 0.0
     return Reward(total, {"correct": float(correct), "executes": float(executes), "format": float(parsed.well_formed)})

@@ -1,7 +1,8 @@
-"""Parse responses: pure functions of text that the systems' files share.
+"""Parse responses: pure functions of text that the parsers of all recipes share.
 
-A `Read` extracts the SQL of a response and checks the format that its system requires. The rules follow the papers; the
-functions document their choices for cases that a paper leaves open.
+Each file of this package belongs to a published system, such as Arctic-Text2SQL-R1, and has the parser of its answer
+format (a `Read`). A parser extracts the SQL of a response and checks its format. The rules follow the system's paper;
+the functions document their choices for cases that a paper leaves open.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from jaxrl_sql.types import Response
 class ParsedResponse(NamedTuple):
     """A parsed response: its SQL (None: no SQL), whether the format is right, and the texts of its parts.
 
-    `queries` are the queries that a dialogue sent to the environment, in order.
+    `think` is the text of the thought and `answer` that of the answer, both stripped and without their tags; "" without
+    one. `queries` are the queries that a dialogue sent to the environment before its answer, in order.
     """
 
     sql: str | None
@@ -29,9 +31,12 @@ class ParsedResponse(NamedTuple):
 
 
 Read = Callable[[Response], ParsedResponse]
+"""A parser of responses."""
 
+# A fence of ```sql, not of a longer language name such as ```sqlite.
 _SQL_FENCE = re.compile(r"```sql(?![A-Za-z0-9_])")
 _ANY_CASE_FENCE = re.compile(_SQL_FENCE.pattern, re.IGNORECASE)
+# The language name after an opening fence; a word that begins a query is no language name.
 _LANGUAGE_WORD = re.compile(r"(?!(?:select|with|values|explain|pragma)\b)[A-Za-z][\w+#-]*(?=\s)", re.IGNORECASE)
 
 
@@ -43,7 +48,10 @@ def policy_text(response: Response) -> str:
 
 
 def opening_tag_of(prompt: str) -> str:
-    """Return the tag at the end of a prompt, `<think>` or `<reasoning>`, which belongs to the response; else ""."""
+    """Return the tag `<think>` or `<reasoning>` at the end of a prompt; else "".
+
+    A chat template or a prefill may write this opening tag of the thought. Parsers need it in the response.
+    """
     match = OPENED.search(prompt)
     return match[0] if match else ""
 
@@ -58,11 +66,15 @@ def with_opening_tag(response: Response, opening_tag: str) -> Response:
     return [(role, opening_tag + text), *rest]
 
 
-def hiding_tags(read: Read) -> Read:
-    """Make a parser ignore tags and fences inside a query's literals, quoted names and comments."""
+def ignore_tags_in_sql(read: Read) -> Read:
+    """Decorate a parser so that it ignores tags and fences inside a query's literals, quoted names and comments.
+
+    For example, the `</answer>` of `SELECT '</answer>'` does not end the answer. `hide_tags` replaces their characters
+    before the parser reads the text, and `show_tags` restores them in its result.
+    """
 
     @wraps(read)
-    def read_hidden(response: Response) -> ParsedResponse:
+    def read_with_hidden_tags(response: Response) -> ParsedResponse:
         turns = [("assistant", response)] if isinstance(response, str) else response
         hidden = [(role, hide_tags(text) if role == "assistant" else text) for role, text in turns]
         if all(text == before for (_, text), (_, before) in zip(hidden, turns, strict=True)):
@@ -73,7 +85,7 @@ def hiding_tags(read: Read) -> Read:
             restored, well_formed, show_tags(think), show_tags(answer), tuple(map(show_tags, queries))
         )
 
-    return read_hidden
+    return read_with_hidden_tags
 
 
 def read_plain(response: Response) -> ParsedResponse:
@@ -93,7 +105,7 @@ def sql_blocks(text: str, any_case: bool = False) -> list[str]:
     return blocks
 
 
-def bare_blocks(text: str) -> list[str]:
+def fenced_blocks(text: str) -> list[str]:
     """Return the stripped content of each closed fence of any language, without the language name."""
     blocks = []
     # Pieces 1, 3, 5, … are inside fences; no fence follows the last piece.
@@ -104,7 +116,10 @@ def bare_blocks(text: str) -> list[str]:
 
 
 def find_enclosed(text: str, opening: str, closing: str) -> list[str]:
-    """Return the unmodified content of each pair of tags; nested tags are text. Linear in the length of the text."""
+    """Return the unmodified content of each pair of `opening` and `closing` tags, in order.
+
+    A pair ends at the first closing tag, so opening tags inside it are text. The time is linear in the text's length.
+    """
     texts = []
     start = text.find(opening)
     while start >= 0:

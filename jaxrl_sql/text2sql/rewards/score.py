@@ -2,6 +2,10 @@
 
 `submit_texts` submits finished responses to the executor and returns immediately, while others still decode. `collect`
 waits for the verdicts and computes the rewards. A response without SQL needs no execution.
+
+Terms: a *gold* is a question's correct query (or result). A *rule* is a comparison of the answer's result with the
+gold's, such as `bird` (rows compared as sets). A *verdict* is an outcome that the SQL itself caused, in contrast to an
+unreachable server or a killed worker process.
 """
 
 from __future__ import annotations
@@ -18,13 +22,18 @@ from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read
 from jaxrl_sql.types import Example, Golds, InputError, Response, Reward, response_text
 
 RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
+"""A recipe's reward: a function of the parsed response and of its statuses and scores."""
 
-# The rule of Spider's test suites: a query is right if it is right on all variants of a database.
+# The rule of Spider's test suites (several databases of one schema): a query must be right on all of them.
 _SUITE_RULE = "test_suite"
 
 
 class ScoredResponse(NamedTuple):
-    """A response's reward, its SQL (None: no SQL), the statuses by name, and the limit that stopped it, if any."""
+    """A response's reward, its SQL (None: no SQL), and the outcome of its execution.
+
+    `status` and `gold_status` are `ok` or the name of the failure, of the response's SQL and of the gold. `stop` is the
+    limit that stopped the SQL, such as `wall` (see `ScoreRow`), or "". `well_formed` is True if the format is right.
+    """
 
     reward: Reward
     sql: str | None
@@ -35,7 +44,7 @@ class ScoredResponse(NamedTuple):
 
     @property
     def gold_ok(self) -> bool:
-        """Return whether the gold ran; otherwise the reward is meaningless."""
+        """Return whether the gold ran; otherwise nothing was compared, and the reward is meaningless."""
         return self.gold_status == "ok"
 
     @property
@@ -47,8 +56,8 @@ class ScoredResponse(NamedTuple):
     def trusted(self) -> bool:
         """Return whether the reward is valid for training: the gold ran, and the outcome depends only on the text.
 
-        It does not if a time limit decided, the database failed (`db_error`), the execution was cancelled, or its
-        worker process was killed. Give untrusted rewards the weight 0.
+        The outcome also depends on the machine if a time limit stopped the SQL, the database failed (`db_error`), the
+        execution was cancelled, or its worker process was killed. The update gives untrusted rewards the weight 0.
         """
         return self.gold_ok and is_trusted(self.status, self.stop)
 
@@ -72,6 +81,8 @@ RewardFunction = Callable[[Answer], float | Reward]
 
 
 class _Request(NamedTuple):
+    """SQL to execute and compare with the gold, on one database or on all databases of a suite."""
+
     db_path: str | list[str]
     sql: str
     gold: Golds
@@ -80,8 +91,8 @@ class _Request(NamedTuple):
 class TextJob(NamedTuple):
     """Responses to `examples` that are being scored; `job` is None if no response needs execution.
 
-    `fixed_rows[i]` is the verdict of a response without execution, and None for the others, whose `requests` are in
-    order.
+    `fixed_rows[i]` is the outcome of response i if it needs no execution, else None. `requests` has the SQL of the
+    other responses, in order. `rules` and `options` are those of the comparison.
     """
 
     executor: SqlExecutor
@@ -114,9 +125,10 @@ def submit_texts(
 ) -> TextJob:
     """Parse each response and submit its SQL for scoring; `examples[i]` is the question of `responses[i]`.
 
-    `options` are those of the comparison; any of several golds may match. The rule `test_suite` requires a match on
-    every database of the example's `suite`. SQL of another dialect is translated first; a parse failure is a
-    `syntax_error` and is not executed.
+    `read` is the parser. The results are compared by each of the `rules`, with `options` such as `strip_distinct`. Any
+    of several golds may match. The rule `test_suite` requires a match on every database of the example's `suite`. SQL
+    of another dialect is translated to the database's first; SQL without a translation is a `syntax_error` and is not
+    executed.
     """
     parsed_responses = tuple(read(response) for response in responses)
     fixed_rows: list[ScoreRow | None] = []
@@ -154,20 +166,20 @@ def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
 def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = None) -> list[ScoredResponse]:
     """Wait for a job and return the scored responses in order of submission.
 
-    A caller's reward `function` gets the rewards of `reward` and replaces them.
+    `reward` is the recipe's. A caller's reward `function` receives its result and replaces it.
 
-    An execution that hit the wall-clock limit is retried once alone, since verdicts should not depend on the load. An
-    execution without a verdict is retried, too, and never rewarded. Raises InputError if a server is unreachable, and
-    if a function's reward is not a finite number.
+    An execution that hit the wall-clock limit is retried once, alone, since verdicts should not depend on the load. An
+    execution without a verdict is retried, too; if it has none again, its reward is 0. Raises InputError if a server is
+    unreachable, and if a function's reward is not a finite number.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
     _raise_if_unreachable(job, rows)
     rows = [_retry(job, i) if _needs_retry(row) else row for i, row in enumerate(rows)]
     _raise_if_unreachable(job, rows)
-    executed = iter(rows)
+    executed_rows = iter(rows)
     scored = []
-    for i, (parsed, verdict) in enumerate(zip(job.parsed_responses, job.fixed_rows, strict=True)):
-        row = next(executed) if verdict is None else verdict
+    for i, (parsed, fixed_row) in enumerate(zip(job.parsed_responses, job.fixed_rows, strict=True)):
+        row = next(executed_rows) if fixed_row is None else fixed_row
         result = reward(parsed, row)
         if function is not None:
             text = response_text(job.responses[i])
@@ -181,9 +193,10 @@ def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = 
 
 
 def apply_reward_function(function: RewardFunction, answer: Answer) -> Reward:
-    """Return a function's reward for an answer; a number gets the recipe's parts and its total as the part `recipe`.
+    """Return a function's reward for an answer.
 
-    Raises InputError for a reward that is not a finite number.
+    If the function returns a number, the result also has the parts of the recipe's reward, and its total as the part
+    `recipe`. Raises InputError for a reward that is not a finite number.
     """
     value = function(answer)
     if not isinstance(value, Reward):
@@ -199,11 +212,13 @@ def apply_reward_function(function: RewardFunction, answer: Answer) -> Reward:
 
 
 def _raise_if_unreachable(job: TextJob, rows: Sequence[ScoreRow]) -> None:
+    """Raise InputError if an execution failed with a `db_error` because its server does not answer."""
     failed = [i for i, row in enumerate(rows) if "db_error" in (row.pred_status, row.gold_status)]
     raise_if_unreachable(job.executor, [job.requests[i].db_path for i in failed])
 
 
 def _needs_retry(row: ScoreRow) -> bool:
+    """Return whether the wall-clock limit stopped the SQL, or the SQL or its gold has no verdict."""
     is_lost = row.gold_status in LOST_GOLDS or not is_verdict(row.pred_status, row.stop)
     return row.stop == "wall" or is_lost
 

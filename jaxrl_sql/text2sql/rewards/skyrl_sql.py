@@ -1,4 +1,8 @@
-"""SkyRL-SQL: rewards for a dialogue's format and the correctness of its solution, and counts of its queries."""
+"""SkyRL-SQL: rewards for a dialogue's format and the correctness of its solution, and counts of its queries.
+
+In each turn the policy writes a thought (`<think>`) and then a query (`<sql>`), whose result the environment returns as
+an `<observation>`, or its final query (`<solution>`).
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,23 @@ from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.text2sql.env.turns import final_query
-from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_enclosed, hiding_tags
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, find_enclosed, ignore_tags_in_sql
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
+"""The comparison of results: rows as sets, as in BIRD's script."""
 _TAG = re.compile(r"</?(?:think|sql|observation|solution)>")
 _THOUGHT = re.compile(r"\s*<think>(?:(?!<(?:think|sql|solution)>).)*?</think>", re.DOTALL)
-# Any text without a tag; and a turn: at least one thought, then one query or solution at its end. Only the first turn
-# may have text before its thought.
+# `_PLAIN` is any text without a tag. `_ACT` is a turn: at least one thought, then one query or solution at its end.
+# Only the first turn may have text before its thought.
 _PLAIN = r"(?:(?!</?(?:think|sql|observation|solution)>).)*"
 _ACT = rf"<think>{_PLAIN}</think>(?:{_PLAIN}<think>{_PLAIN}</think>)*{_PLAIN}<(sql|solution)>{_PLAIN}</\1>\s*"
 _FIRST, _NEXT = (re.compile(before + _ACT, re.DOTALL) for before in (_PLAIN, r"\s*"))
+# Queries that look up the schema.
 _LOOKUP = re.compile(r"\bpragma|\bsqlite_(?:master|schema)\b", re.IGNORECASE)
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_skyrl_sql(response: Response) -> ParsedResponse:
     """Parse a dialogue: the solution (unmodified SQL), the queries before it, and whether the format is right.
 
@@ -34,17 +40,17 @@ def read_skyrl_sql(response: Response) -> ParsedResponse:
     """
     turns = _split_turns(response)
     matches = [(_NEXT if number else _FIRST).fullmatch(turn) for number, turn in enumerate(turns)]
-    ends = [match[1] if match else "" for match in matches]
+    ends = [match[1] if match else "" for match in matches]  # "sql", "solution", or "" for a wrong format
     return _parse_turns(turns, ends == [*["sql"] * (len(turns) - 1), "solution"])
 
 
-@hiding_tags
+@ignore_tags_in_sql
 def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
     """Parse a dialogue with a looser format, close to that of the released code.
 
-    It is right iff there is exactly one `<solution>`, closed once, without tags inside; at least one thought; and a
-    thought, closed before another tag opens, at the start of the text after each observation. A turn may lack a query,
-    and the policy may write observations.
+    The format is right iff three conditions hold. There is exactly one `<solution>`, closed once, without tags inside.
+    There is at least one thought. The text after each observation starts with a thought that is closed before another
+    tag opens. A turn may lack a query, and the policy may write observations.
     """
     turns = _split_turns(response)
     text = "".join(turns)
@@ -79,15 +85,16 @@ def _split_turns(response: Response) -> Sequence[str]:
     return turns
 
 
-def _split_text(rest: str) -> list[str]:
+def _split_text(remaining: str) -> list[str]:
+    """Return the texts before, between and after the observations of a plain text."""
     turns: list[str] = []
     while True:
-        before, _, after = rest.partition("<observation>")
+        before, _, after = remaining.partition("<observation>")
         _, closing, following = after.partition("</observation>")
         if not closing:  # no complete observation remains; an unclosed one is ordinary text
-            return [*turns, rest]
+            return [*turns, remaining]
         turns.append(before)
-        rest = following
+        remaining = following
 
 
 def skyrl_sql_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
@@ -99,9 +106,10 @@ def skyrl_sql_reward(parsed: ParsedResponse, row: ScoreRow) -> Reward:
 
 
 def count_behaviour(parsed: ParsedResponse) -> dict[str, int]:
-    """Count queries, schema look-ups and repeated queries, and whether the solution was never run as a query.
+    """Count `queries`, schema look-ups (`lookups`) and `repeated` queries of a dialogue.
 
-    Queries are equal if they differ only in white space, case and a final semicolon.
+    `unprobed` is 1 if there is a solution that was never run as a query, else 0. Queries are equal if they differ only
+    in white space, case and a final semicolon.
     """
     queries = [_normalize(sql) for sql in parsed.queries]
     return {

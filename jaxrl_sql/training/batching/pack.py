@@ -1,7 +1,10 @@
 """Packing of token lists into a padded `GroupBatch`, the device's data type.
 
-Lengths are rounded up to buckets so that a run compiles a handful of shapes. Lengths mark the padding; its
-value (0) is never read.
+Lengths are rounded up to buckets, a few fixed lengths (`batch.bucket`), so that a run compiles a handful of shapes.
+Lengths mark the padding; its value (0) is never read. Letters of shapes: B prompts (schemas in a supervised batch), G
+completions per prompt, P and T padded lengths of prompts and completions.
+
+*Packed* completions share rows: the model then computes R < G rows of T tokens per prompt instead of G.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from jaxrl_sql.training.batching.sft_batches import SftCompletion, SftRow
 from jaxrl_sql.types import DEMONSTRATION, Record, Trajectory
 
 
-def by_answer(_schema: int, answer: int) -> int:
-    """Group questions by the bucket of their answer's length; each has its own row."""
+def width_by_answer(_schema: int, answer: int) -> int:
+    """Return the padded length of an item without packing: that of its completion, which has a row of its own."""
     return bucket(answer)
 
 
-def by_schema(schema: int, _answer: int) -> int:
-    """Group schemas by the bucket of their length; their answers share rows of one length."""
+def width_by_schema(schema: int, _answer: int) -> int:
+    """Return the padded length of an item with packing: that of its schema, as all packed rows have one length."""
     return bucket(schema, smallest=256)
 
 
@@ -36,10 +39,10 @@ def pack_rows(
     indices: Sequence[int] | None = None,
     longest: int = 0,
 ) -> GroupBatch:
-    """Pack up to B = `databases` rows of up to G = `questions` answers; missing ones get weight 0.
+    """Pack up to B = `databases` supervised rows of up to G = `questions` completions; missing ones get weight 0.
 
-    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens if that is more. `indices` are
-    the rows to pack, if not all; the shape is the whole batch's.
+    P is `prompt_width`. T is the bucket of the longest completion, or of `longest` tokens if that is more. `indices`
+    selects the rows to pack (None: all B); P and T are those of the whole batch.
     """
     t = bucket(max(longest, *(len(answer.token_ids) for row in rows for answer in row.answers)))
     rows = [*rows, *[SftRow((0,), ())] * (databases - len(rows))]
@@ -75,14 +78,14 @@ class RewardedGroup(Protocol):
 
     @property
     def weights(self) -> Sequence[float]:
-        """Return the weight of each answer: 0 for those that are not learned."""
+        """Return the weight of each answer: 0 for answers that are not learned."""
         ...
 
 
 def pack(
     groups: Sequence[RewardedGroup], longest: int, max_prompt_bucket: int = 0, demonstrations: bool = False
 ) -> GroupBatch:
-    """Pack rewarded groups for the update, on the host, as `pack_groups` does."""
+    """Pack rewarded groups for the update, on the host; the other arguments are those of `pack_groups`."""
     rewards = np.array([group.rewards for group in groups], np.float32)
     weights = np.array([group.weights for group in groups], np.float32)
     trajectories = [group.trajectories for group in groups]
@@ -102,9 +105,10 @@ def pack_groups(
 ) -> GroupBatch:
     """Pack B groups of G trajectories with their rewards and weights [B,G] for the policy loss.
 
-    P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens if that is more, T that of `longest`, the
-    maximum number of tokens of a completion. The loss mask excludes tokens of the environment. `indices` are the groups
-    to pack, if not all; the shape is the whole batch's. `demonstrations`: mark demonstrations in the batch.
+    P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens if that is more. T is the bucket of
+    `longest`, the maximum number of tokens of a completion. The loss mask excludes tokens of the environment. `indices`
+    selects the groups to pack (None: all B); P and T are those of the whole batch. With `demonstrations`, the batch
+    marks the completions that are demonstrations; they have no log-probabilities of the sampler.
     """
     width = bucket(longest)
     prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
@@ -145,23 +149,24 @@ def pack_groups(
 
 
 def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: Any, **arrays: Any) -> GroupBatch:
-    """Build the pytree of NumPy arrays, with zeros for fields that the step does not read."""
+    """Build the pytree of NumPy arrays, with zeros for fields that are not among `arrays`."""
     per_token = np.zeros(completion.shape, np.float32)
     per_answer = np.zeros(completion_len.shape, np.float32)
-    unread: Record = {
+    defaults: Record = {
         "behavior_logprobs": per_token,
         "rollout_logprobs": per_token,
         "reward": per_answer,
         "truncated": per_answer.astype(bool),
     }
     shared = (Segment(prompt, prompt_len),)
-    return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **arrays})
+    return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**defaults, **arrays})
 
 
 def share_schemas(batch: GroupBatch, prompts_per_schema: int) -> GroupBatch:
-    """Return a host's batch in which each `prompts_per_schema` prompts in a row share their common prefix.
+    """Return a host's batch in which each `prompts_per_schema` consecutive prompts share their common prefix.
 
-    The prefix is their database's schema, up to the first token in which they differ; each keeps at least one token.
+    The prefix is their database's schema, up to the first token in which they differ. It becomes the first segment of
+    `batch.shared`, and the rest of each prompt, of at least one token, the second.
     """
     (prompt,) = batch.shared
     tokens, length = np.asarray(prompt.tokens), np.asarray(prompt.length)
@@ -176,9 +181,9 @@ def share_schemas(batch: GroupBatch, prompts_per_schema: int) -> GroupBatch:
 
 
 def with_packed_rows(batch: GroupBatch) -> GroupBatch:
-    """Return a host's batch whose completions are packed into rows of T tokens, R per prompt; unchanged for R = G.
+    """Return a host's batch whose completions are packed into rows of T tokens, R per prompt; unchanged if R >= G.
 
-    R is the maximum over the batch's prompts, rounded up to one of few numbers, so that a run compiles few shapes.
+    R is the maximum that a prompt of the batch needs, rounded up to a bucket, so that a run compiles few shapes.
     """
     width, group = batch.completion.shape[2], batch.completion.shape[1]
     fits = [first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
@@ -186,8 +191,8 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     if rows >= group:
         return batch
     length = np.zeros((len(fits), rows), np.int32)
-    for of_prompt, (_, used) in zip(length, fits, strict=True):
-        of_prompt[: len(used)] = used
+    for row_lengths, (_, used) in zip(length, fits, strict=True):
+        row_lengths[: len(used)] = used
     packed: Record = {"packed_start": np.stack([start for start, _ in fits]), "packed_length": length}
     return dataclasses.replace(batch, **packed)
 
@@ -196,13 +201,15 @@ def order_by_rows(
     groups: Sequence[Sequence[Trajectory]],
     longest: int,
     max_prompt_bucket: int,
-    block: int,
+    batch_size: int,
     micro_batches: MicroBatches,
     prompts_per_schema: int = 1,
 ) -> list[int]:
-    """Return the order of groups in which the parts of each `block` groups, packed, need a similar number of rows.
+    """Return an order of groups for packing, in which the groups of a micro-batch need similar numbers of rows.
 
-    `longest` and `max_prompt_bucket` are those of `pack_groups`. Each `prompts_per_schema` groups stay in a row.
+    Each `batch_size` consecutive groups are the batch of an update, which `micro_batches` splits into parts; a group
+    stays in its batch. `longest` and `max_prompt_bucket` are those of `pack_groups`. Each `prompts_per_schema`
+    consecutive groups share a schema and stay together.
     """
     width, order = bucket(longest), list[int]()
     prompt = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
@@ -210,20 +217,20 @@ def order_by_rows(
         len(first_fit(np.array([len(trajectory.completion) for trajectory in group]), width)[1]) for group in groups
     ]
     min_rows = row_counts(min(bucketed_rows(rows), len(groups[0])))[0]
-    block, rows = (
-        block // prompts_per_schema,
-        [max(rows[i : i + prompts_per_schema]) for i in range(0, len(rows), prompts_per_schema)],
-    )
-    parts = micro_batches.parts_of(block, prompt, min_rows * prompts_per_schema, width)
-    for start in range(0, len(rows), block):
-        order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
+    # From here on, a unit is `prompts_per_schema` groups, and needs the rows of its largest group.
+    units_per_batch = batch_size // prompts_per_schema
+    unit_rows = [max(rows[i : i + prompts_per_schema]) for i in range(0, len(rows), prompts_per_schema)]
+    parts = micro_batches.parts_of(units_per_batch, prompt, min_rows * prompts_per_schema, width)
+    for start in range(0, len(unit_rows), units_per_batch):
+        order += [start + i for i in order_for_parts(unit_rows[start : start + units_per_batch], parts)]
     return [i * prompts_per_schema + j for i in order for j in range(prompts_per_schema)]
 
 
 def score_learned_only(batch: GroupBatch) -> GroupBatch:
-    """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; unchanged if it is not packed.
+    """Return a packed batch with `scored` [B,K], the positions of learned tokens; unchanged if it is not packed.
 
-    K is the bucket of the most that a prompt has, or all of the rows' positions, so that a run compiles few shapes.
+    The model computes logits at these positions only. K is the bucket of the maximum number of learned tokens per
+    prompt, so that a run compiles few shapes, but at most the number R·T of positions. The value R·T pads `scored`.
     """
     if batch.packed_start is None or batch.packed_length is None:
         return batch
@@ -231,9 +238,9 @@ def score_learned_only(batch: GroupBatch) -> GroupBatch:
     learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
     positions = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
     num_positions = batch.packed_length.shape[1] * width
-    size = min(bucket(max(len(placed) for placed in positions), smallest=8), num_positions)
+    size = min(bucket(max(len(learned_positions) for learned_positions in positions), smallest=8), num_positions)
     scored = np.full((len(positions), size), num_positions, np.int32)
-    for row, placed in zip(scored, positions, strict=True):
-        row[: len(placed)] = placed
+    for row, learned_positions in zip(scored, positions, strict=True):
+        row[: len(learned_positions)] = learned_positions
     fields: Record = {"scored": scored}
     return dataclasses.replace(batch, **fields)

@@ -1,7 +1,10 @@
-"""Supervised batches: questions on one database share its schema, which runs once for all of them.
+"""Supervised batches: questions on one database share its schema, which the model computes once for all of them.
 
-A row is a schema and up to Q of its questions, each followed by its answer. The schema is the prompt, and (question,
-answer) is the completion; only the answer is trained on.
+A row is a schema and up to `sft.questions` of its questions, each followed by its answer. The schema is the prompt, and
+(question, answer) is the completion; only the answer is trained on, unless `sft.loss_on=text`.
+
+A *form* is the rendering of an example in one prompt style and answer format. With several forms (`sft.formats`), each
+example is in another form in the next epoch.
 """
 
 from __future__ import annotations
@@ -26,37 +29,39 @@ _MAX_CACHED_SCHEMAS = 512
 
 
 class SftCompletion(NamedTuple):
-    """A completion and its loss mask `loss_mask`, one bool per token.
+    """A question with its answer as tokens; `loss_mask` is True for the tokens in the loss.
 
-    `names` are the tokens of its SQL, which contains the copied names and values.
+    `sql_tokens` are the ids that occur in the answer's SQL. They include all names and values that the SQL copies from
+    the schema and the question.
     """
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]
-    names: frozenset[int] = frozenset()
+    sql_tokens: frozenset[int] = frozenset()
 
 
 class SftRow(NamedTuple):
-    """A shared prompt and its answers."""
+    """The tokens of a schema, and the completions of its questions."""
 
     prompt: tuple[int, ...]
     answers: tuple[SftCompletion, ...]
 
 
 class SftBatch(NamedTuple):
-    """Tokenised examples: all examples of a database share `schemas[i]`; `answers[i]` ends with the end token.
+    """Tokenised examples: `schemas[i]` and `answers[i]` belong to item i, an example in one form.
 
-    With several `forms` per example, item i is trained in epochs e with e % forms == `turns[i]`.
+    Items on one database have the same schema, as one tuple in memory. `skipped` has (uid, reason) of examples that do
+    not fit. With `num_forms` forms per example, item i is trained in the epochs e with e % num_forms == `turns[i]`.
     """
 
     schemas: tuple[tuple[int, ...], ...]
     answers: tuple[SftCompletion, ...]
     skipped: tuple[tuple[str, str], ...]
     turns: tuple[int, ...]
-    forms: int = 1
+    num_forms: int = 1
 
     def rows(self, indices: Sequence[Sequence[int]]) -> list[SftRow]:
-        """Build rows from groups of indices that share a schema."""
+        """Return a row for each sequence of item indices; the items of a sequence must share a schema."""
         return [SftRow(self.schemas[row[0]], tuple(self.answers[i] for i in row)) for row in indices]
 
 
@@ -72,18 +77,18 @@ def make_sft_batch(
 ) -> SftBatch:
     """Tokenise examples with their target answers; skip those that exceed either length in tokens, with a reason.
 
-    With several styles, an example has one form per epoch, in turn; its id determines the first. `pruning` is as in
-    `make_prompts`. `on_progress` is called with the number of examples done.
+    Each style is a form of the examples. An example's id determines its form in the first epoch; the others follow in
+    turn. `pruning` is as in `make_prompts`. `on_progress` is called with the number of examples done.
     """
     schemas, answers, skipped, turns, lengths = [], [], [], [], []
     encoders = [Encoder(style, tokenizer, pruning, _MAX_CACHED_SCHEMAS) for style in styles]
-    shared_schemas: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for index, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
+    shared_schemas: dict[tuple[int, ...], tuple[int, ...]] = {}  # one tuple in memory per distinct schema
+    for index, (example, (form, style)) in enumerate(product(examples, enumerate(styles))):
         if on_progress:
             on_progress(index // len(styles))
-        encoded = encoders[number].encode(example)
+        encoded = encoders[form].encode(example)
         schema, question = shared_schemas.setdefault(encoded.schema_ids, encoded.schema_ids), encoded.question_ids
-        answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
+        answer = make_answer(example, question, style.answer(example), encoders[form].control, end_token)
         lengths.append((len(schema) + len(question), len(answer.token_ids)))
         if lengths[-1][0] > max_prompt:
             skipped.append((example.uid, f"prompt over {max_prompt} tokens"))
@@ -92,7 +97,7 @@ def make_sft_batch(
         else:
             schemas.append(schema)
             answers.append(answer)
-            turns.append((rank(example.uid, "form") + number) % len(styles))
+            turns.append((rank(example.uid, "form") + form) % len(styles))
     if not answers:
         prompt, completion = map(min, zip(*lengths, strict=True)) if lengths else (0, 0)
         raise InputError(
@@ -115,11 +120,11 @@ def make_answer(
     turns = [("assistant", response)] if isinstance(response, str) else response
     ids, loss_mask = list(question), [False] * len(question)
     for role, text in turns:
-        new = control.encode(text)
-        ids += new
-        loss_mask += [role == "assistant"] * len(new)
-    names = frozenset(control.encode(control.escape(" " + target_sql(example))))
-    return SftCompletion((*ids, end_token), (*loss_mask, True), names)
+        turn_ids = control.encode(text)
+        ids += turn_ids
+        loss_mask += [role == "assistant"] * len(turn_ids)
+    sql_tokens = frozenset(control.encode(control.escape(" " + target_sql(example))))
+    return SftCompletion((*ids, end_token), (*loss_mask, True), sql_tokens)
 
 
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -128,7 +133,7 @@ def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of words and parts of words, without SQL keywords (upper case) and punctuation."""
+    """Return the ids of tokens that are words or parts of words, without SQL keywords (upper case) and punctuation."""
     texts = ((i, tokenizer.decode([i])) for i in range(len(tokenizer)))
     return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
 
@@ -136,18 +141,18 @@ def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
 def shuffle_identifiers(row: SftRow, word_ids: tuple[int, ...], rng: np.random.Generator) -> SftRow:
     """Replace word tokens of a row's names and values by random ones, consistently in schema, questions and answers.
 
-    The model can then only copy names from the schema and the question, not recall them from other databases. Tokens
-    of the schema and of the gold SQL are replaced wherever they occur; tokens of the explanation and of the tags
-    around the SQL only if they are in `word_ids`.
+    The model can then only copy names from the schema and the question, not recall them from other databases.
+    `word_ids` are the tokens that may be replaced, and their replacements. Those that occur in the schema or in the
+    SQL of an answer are replaced wherever they occur in the row, also in the reasoning.
     """
-    used = {*word_ids} & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
-    chosen = rng.permutation(len(word_ids))[: len(used)]
-    renamed = {old: word_ids[new] for old, new in zip(sorted(used), chosen, strict=True)}
+    replaced = {*word_ids} & {*row.prompt, *(token for answer in row.answers for token in answer.sql_tokens)}
+    chosen = rng.permutation(len(word_ids))[: len(replaced)]
+    replacements = {old: word_ids[new] for old, new in zip(sorted(replaced), chosen, strict=True)}
 
-    def apply(tokens: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(renamed.get(token, token) for token in tokens)
+    def replace(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(replacements.get(token, token) for token in tokens)
 
-    return SftRow(apply(row.prompt), tuple(a._replace(token_ids=apply(a.token_ids)) for a in row.answers))
+    return SftRow(replace(row.prompt), tuple(a._replace(token_ids=replace(a.token_ids)) for a in row.answers))
 
 
 def include_questions_in_loss(row: SftRow) -> SftRow:
@@ -155,48 +160,51 @@ def include_questions_in_loss(row: SftRow) -> SftRow:
     return row._replace(answers=tuple(a._replace(loss_mask=(True,) * len(a.token_ids)) for a in row.answers))
 
 
-# Map the lengths of a schema, and of a question with its answer, to the width of their batch.
-Width = Callable[[int, int], int]
+# Maps the tokens of a schema, and of a question with its answer, to a padded length (`pack.width_by_answer`). Rows of a
+# batch have equal padded lengths.
+RowWidth = Callable[[int, int], int]
 
 
 class RowOrder:
-    """The order of batches over epochs, as a function of (seed, number).
+    """The order of batches over epochs, as a function of the seed and the index of the batch.
 
-    A batch has up to `databases` rows of up to `questions` examples of equal width, to limit padding; `width` returns
-    the width of (schema, answer). Every example occurs once per epoch.
+    A batch has up to `databases` rows of up to `questions` examples each. Its examples have equal padded lengths by
+    `row_width`, which limits padding. Every example occurs once per epoch.
     """
 
-    def __init__(self, batch: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
-        members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(batch.forms)]
+    def __init__(self, batch: SftBatch, questions: int, databases: int, seed: int, row_width: RowWidth) -> None:
+        # For each turn, the item indices by (padded length, schema).
+        members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(batch.num_forms)]
         for i, (schema, answer, turn) in enumerate(zip(batch.schemas, batch.answers, batch.turns, strict=True)):
-            members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
-        self._members = [{key: tuple(numbers) for key, numbers in sorted(by_schema.items())} for by_schema in members]
+            members[turn].setdefault((row_width(len(schema), len(answer.token_ids)), schema), []).append(i)
+        self._members = [{key: tuple(indices) for key, indices in sorted(of_turn.items())} for of_turn in members]
         self._questions = questions
         self._databases = databases
         self._seed = seed
         self._epoch = lru_cache(maxsize=2)(self._shuffle)
-        # Epochs whose examples are in the same forms have the same number of batches.
-        self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(batch.forms)))
+        # The number of batches until the end of each of the first `num_forms` epochs. Later epochs repeat their forms
+        # and so their numbers of batches.
+        self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(batch.num_forms)))
 
-    def batches(self, epochs: int) -> int:
+    def num_batches(self, epochs: int) -> int:
         """Return the number of batches in the first `epochs` epochs."""
-        rounds, rest = divmod(epochs, len(self._ends))
-        return rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)
+        cycles, remaining_epochs = divmod(epochs, len(self._ends))
+        return cycles * self._ends[-1] + (self._ends[remaining_epochs - 1] if remaining_epochs else 0)
 
-    def batch(self, number: int) -> list[tuple[int, ...]]:
-        """Return batch `number` (from 0): rows of example indices."""
-        rounds, offset = divmod(number, self._ends[-1])
+    def batch(self, index: int) -> list[tuple[int, ...]]:
+        """Return the batch of an index, counted from 0 over all epochs: rows of item indices for `SftBatch.rows`."""
+        cycles, offset = divmod(index, self._ends[-1])
         turn = bisect_right(self._ends, offset)
-        return self._epoch(rounds * len(self._ends) + turn)[offset - (self._ends[turn - 1] if turn else 0)]
+        return self._epoch(cycles * len(self._ends) + turn)[offset - (self._ends[turn - 1] if turn else 0)]
 
     def _shuffle(self, epoch: int) -> list[list[tuple[int, ...]]]:
         """Split shuffled examples into rows of similar size and shuffled rows into batches; shuffle the batches."""
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, epoch))))
         rows: dict[int, list[tuple[int, ...]]] = {}
-        for (width, _), numbers in self._members[epoch % len(self._members)].items():
-            shuffled = [numbers[i] for i in _permutation(rng, len(numbers))]
-            parts = -(-len(numbers) // self._questions)
-            bounds = [len(numbers) * part // parts for part in range(parts + 1)]
+        for (width, _), indices in self._members[epoch % len(self._members)].items():
+            shuffled = [indices[i] for i in _permutation(rng, len(indices))]
+            num_rows = -(-len(indices) // self._questions)
+            bounds = [len(indices) * row // num_rows for row in range(num_rows + 1)]
             rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(bounds))
         batches = []
         for rows_of_width in rows.values():

@@ -1,4 +1,8 @@
-"""Verbal RL on a split: a model writes candidates for each question and chooses among them (PaVeRL-SQL)."""
+"""Verbal RL on a split: a model writes candidates for each question and chooses among them (PaVeRL-SQL).
+
+A candidate is a query that runs and returns rows (`judging`). Every answer of the model is recorded in a journal, the
+file ANSWERS in the output folder. A killed run that is started again takes the recorded answers from it (`replay`).
+"""
 
 from __future__ import annotations
 
@@ -60,12 +64,13 @@ from jaxrl_sql.types import Example, Fields, InputError, JaxrlSqlError, Prompt, 
 
 ANSWERS = "answers.jsonl"
 _SHOWN_EVERY_S = 10.0
-_NAMED = 3
-_LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
+_MAX_NAMED = 3  # unfinished questions that a message names
+_COUNTS = ("attempts", "unanswered", "without_sql", "failed", "empty")
+"""The counts of `JudgeCandidates` that records and metrics contain."""
 
 
 class VerbalModel(NamedTuple):
-    """The policy, the recipe and style that read its answers, and the function that makes prompts."""
+    """The policy, the recipe and style that read its answers, and `prompts`, which makes the prompts of questions."""
 
     policy: VerbalPolicy
     recipe: Recipe
@@ -75,7 +80,11 @@ class VerbalModel(NamedTuple):
 
 @dataclasses.dataclass
 class VerbalRun:
-    """The questions of a run, the records of finished ones by id, and its budget."""
+    """A run: its settings, questions, executor, budget and display.
+
+    `memory` has the model's answers so far, from the journal and from this process. `finished` has the records of the
+    finished questions by id. `last_update` is the time of the last update of the display.
+    """
 
     policy: PolicySpec
     cfg: VerbalSettings
@@ -93,7 +102,7 @@ class VerbalRun:
         return [example for example in self.examples if example.uid not in self.finished]
 
     def show(self, now: bool = False) -> None:
-        """Show the progress, every few seconds or `now`."""
+        """Show the progress if the last update was some seconds ago, or always with `now`."""
         if now or time.monotonic() - self.last_update > _SHOWN_EVERY_S:
             self.last_update = time.monotonic()
             num_finished = len(self.examples) - len(self.pending)
@@ -102,10 +111,13 @@ class VerbalRun:
 
 
 class VerbalResult(NamedTuple):
-    """The accuracy of the choice as a table, lines on costs and incomplete work, and the file with the numbers.
+    """The result of a run.
 
-    `unanswered`: a line on attempts without an answer; `has_failed`: there were no others; `stopped`: the error that
-    stopped the run before all questions were asked.
+    - `table` has the accuracy of the judge's choice and of other ways to choose.
+    - `notes` are lines on costs, truncated answers and unfinished questions, for printing.
+    - `unanswered` is a line on attempts without an answer, or "". `has_failed` is True if no attempt was answered.
+    - `stopped` is the error that stopped the run before all questions were asked, if any.
+    - `path` is the file with the metrics.
     """
 
     table: ReportTable
@@ -117,13 +129,17 @@ class VerbalResult(NamedTuple):
 
 
 def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, display_kind: str) -> VerbalResult:
-    """Choose an answer to every question, write the files, and compare the choice with other ways to choose."""
+    """Choose an answer to every question, write the files, and compare the choice with other ways to choose.
+
+    The model is an endpoint if `cfg.base_url` is set, else the checkpoint of `policy`. `limits` are the executor's.
+    """
     out, trained = Path(cfg.out), None
     if not cfg.base_url:
         checkpoint, trained = find_trained(policy.model.checkpoint)
         policy = dataclasses.replace(
             policy,
             model=dataclasses.replace(policy.model, checkpoint=str(checkpoint)),
+            # The date that a chat template prints: that of the journal if it exists, so that prompts stay the same.
             data=with_chat_date(policy.data, str(checkpoint), out / ANSWERS),
         )
     data = policy.data
@@ -146,30 +162,33 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
             for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")
             budget = make_budget(cfg, memory.total)
-            work = VerbalRun(policy, cfg, examples, executor, memory, budget, display, finished)
-            if work.pending:
-                with open_model(work) as model:
-                    stopped = choose(work, model)
-        work.budget.spent = memory.total
-        numbers = write(out, work, loaded)
+            run = VerbalRun(policy, cfg, examples, executor, memory, budget, display, finished)
+            if run.pending:
+                with open_model(run) as model:
+                    stopped = choose(run, model)
+        run.budget.spent = memory.total
+        metrics = write_results(out, run, loaded)
     unanswered = ""
-    if numbers["unanswered"]:
+    if metrics["unanswered"]:
         cause = next((f": {record['error']}" for record in reversed(journal.records) if record.get("error")), "")
-        attempts = f"{quantity(int(numbers['unanswered']), 'attempts', 'were')} not answered"
+        attempts = f"{quantity(int(metrics['unanswered']), 'attempts', 'were')} not answered"
         unanswered = f"{attempts}; {out / 'records.jsonl'} names them{cause}"
     is_spent = isinstance(stopped, BudgetSpentError)
     return VerbalResult(
-        table=table(numbers, loaded.rule),
-        notes=(work.budget.text(), *_cut_lines(cfg, work.finished.values()), *_unfinished_lines(work, is_spent)),
+        table=table(metrics, loaded.rule),
+        notes=(run.budget.text(), *_truncation_lines(cfg, run.finished.values()), *_unfinished_lines(run, is_spent)),
         unanswered=unanswered,
         stopped=None if is_spent else stopped,
         path=out / "metrics.json",
-        has_failed=0 < numbers["attempts"] == numbers["unanswered"],
+        has_failed=0 < metrics["attempts"] == metrics["unanswered"],
     )
 
 
 def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: str) -> Benchmark:
-    """Load the one split that is answered, or its questions on a list; synthetic data are generated first."""
+    """Load the questions of the single split in `data.evals`; synthetic data are generated first.
+
+    `include_ids` is a file with the ids of the questions to load, or "" for all.
+    """
     if len(data.evals) != 1:
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
     make_synthetic(data)
@@ -180,16 +199,16 @@ def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: st
 
 
 def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig) -> Record:
-    """Return the settings that answers depend on: a journal with other settings is refused."""
+    """Return the settings that answers depend on; a journal that has answers under other settings is refused."""
     data = policy.data
-    free = {field.name for field in dataclasses.fields(EndpointConfig)} | {
+    without_effect = {field.name for field in dataclasses.fields(EndpointConfig)} | {
         "out",
         "batch",
         "surplus_columns",
         "include_ids",
     }
     settings = {"questions": f"{data.dir}/{data.evals[0]}", "seed": policy.seed}
-    settings |= values_of(cfg, "verbal", exclude=free)
+    settings |= values_of(cfg, "verbal", exclude=without_effect)
     if cfg.base_url:
         settings |= {"verbal.model": cfg.model} | endpoint_settings(policy.recipe, data)
         settings |= effort_settings(cfg, "verbal")
@@ -199,9 +218,9 @@ def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorCon
 
 
 @contextmanager
-def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
-    """Open the endpoint or the checkpoint, with the journal of answers in front."""
-    spec, cfg = work.policy, work.cfg
+def open_model(run: VerbalRun) -> Iterator[VerbalModel]:
+    """Open the endpoint or the checkpoint; requests whose answers are in the journal do not reach it."""
+    spec, cfg = run.policy, run.cfg
     sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=spec.seed)
     judge_sampling = SamplingParams(
         temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=spec.seed
@@ -212,23 +231,24 @@ def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
 
         def join_messages(examples: Sequence[Example]) -> Sequence[str]:
             chats = (message_texts(example, style).messages() for example in examples)
-            return ["\n\n".join(message["content"] for message in chat) for chat in chats]  # a request is one text
+            # A request is one text, so a system message becomes its beginning.
+            return ["\n\n".join(message["content"] for message in chat) for chat in chats]
 
-        with open_endpoint(cfg, work.budget) as endpoint:
-            ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
+        with open_endpoint(cfg, run.budget) as endpoint:
+            ask = endpoint_asker(endpoint, run.memory, cfg.token_limit, run.show)
             policy = VerbalPolicy(ask, sampling, judge_sampling)
             yield VerbalModel(policy, recipe, style, join_messages)
         return
     longest = max(cfg.max_tokens, cfg.judge_max_tokens)
-    with open_policy_client(spec, work.executor, spec.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
+    with open_policy_client(spec, run.executor, spec.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
         style, tokenizer = client.style, client.engine.tokenizer
         control = ControlTokens(tokenizer)
 
         def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:
-            return make_prompts(examples, style, tokenizer, sys.maxsize).prompts
+            return make_prompts(examples, style, tokenizer, sys.maxsize).prompts  # no prompt is too long
 
         policy = VerbalPolicy(
-            engine_asker(client.engine, work.memory),
+            engine_asker(client.engine, run.memory),
             dataclasses.replace(sampling, stop=client.stops(cfg.stop)),
             dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
             lambda text: judge_prompt(text, spec.data, control),
@@ -238,7 +258,10 @@ def open_model(work: VerbalRun) -> Iterator[VerbalModel]:
 
 
 def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
-    """Return a judge's text, which may contain marked control tokens, as a prompt in the form of `data.prompt`."""
+    """Return a judge's text as a prompt: a chat, or plain text if the policy's prompts are not chats.
+
+    The text may contain marked names of control tokens (`ControlTokens.escape`), which are encoded as plain text.
+    """
     if data.is_chat:
         text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.chat.thinking], "", data.chat.date)
     else:
@@ -246,48 +269,48 @@ def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
     return Prompt("judge", tuple(control.encode(text)), strip_marks(text))
 
 
-def choose(work: VerbalRun, model: VerbalModel) -> JaxrlSqlError | None:
-    """Finish one batch of questions after another; return the error that stopped it before all were asked.
+def choose(run: VerbalRun, model: VerbalModel) -> JaxrlSqlError | None:
+    """Answer the questions in batches of `verbal.batch`; return the error that stopped the run, or None.
 
-    A question that fails alone is left for a later run. If the model does not answer at all, or the budget is spent,
-    the run stops.
+    If the model answers no request on some questions of a batch, these are left for a later run. If it answers no
+    request on any of several questions, or the budget is spent, the run stops.
     """
-    size = work.cfg.batch
-    for start in range(0, len(work.examples), size):
-        todo = [example for example in work.examples[start : start + size] if example.uid not in work.finished]
+    size = run.cfg.batch
+    for start in range(0, len(run.examples), size):
+        todo = [example for example in run.examples[start : start + size] if example.uid not in run.finished]
         while todo:
             try:
-                _finish(work, model, todo)
+                _finish(run, model, todo)
                 break
             except BudgetSpentError as error:
                 return error
             except UnreachableError as error:
-                if len(todo) > 1 and error.uids >= {example.uid for example in todo}:
+                if len(todo) > 1 and error.uids >= {example.uid for example in todo}:  # no question was answered
                     return error
-                work.display.note(f"left for a later run: {', '.join(sorted(error.uids))}: {error}")
+                run.display.note(f"left for a later run: {', '.join(sorted(error.uids))}: {error}")
                 todo = [example for example in todo if example.uid not in error.uids]
-        work.show(now=True)
+        run.show(now=True)
     return None
 
 
-def _finish(work: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> None:
-    """Choose an answer to each of some questions and record it."""
-    cfg = work.cfg
+def _finish(run: VerbalRun, model: VerbalModel, todo: Sequence[Example]) -> None:
+    """Choose an answer to each of the questions `todo` and add its record to the journal."""
+    cfg = run.cfg
     questions = [
         VerbalQuestion(example.uid, prompt, example.database, _judge_context(example, model.style))
         for example, prompt in zip(todo, model.prompts(todo), strict=True)
     ]
-    verdicts = choose_by_judging(
+    choices = choose_by_judging(
         model.policy,
-        work.executor,
+        run.executor,
         questions,
         lambda text: model.recipe.parse(text, model.style).sql,
         JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
-    for example, verdict in zip(todo, verdicts, strict=True):
-        record = _record(example, verdict, work.memory)
-        work.memory.journal.add({"finished": record})
-        work.finished[example.uid] = record
+    for example, choice in zip(todo, choices, strict=True):
+        record = _record(example, choice, run.memory)
+        run.memory.journal.add({"finished": record})
+        run.finished[example.uid] = record
 
 
 def _judge_context(example: Example, style: PromptStyle) -> str:
@@ -299,30 +322,31 @@ def _judge_context(example: Example, style: PromptStyle) -> str:
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 
 
-def _record(example: Example, verdict: JudgeChoice, memory: Memory) -> Record:
+def _record(example: Example, choice: JudgeChoice, memory: Memory) -> Record:
+    """Return a finished question's line in `records.jsonl`."""
     spent = memory.spent.get(example.uid, Usage())
-    candidates = verdict.candidates
-    scores = verdict.scores or (None,) * len(candidates.distinct)
+    candidates = choice.candidates
+    scores = choice.scores or (None,) * len(candidates.distinct)
     return {
         "id": example.uid,
         "question": example.question,
-        "sql": verdict.sql,
+        "sql": choice.sql,
         "candidates": [
             {"sql": candidate.sql, "copies": candidate.copies, "score": score}
             for candidate, score in zip(candidates.distinct, scores, strict=True)
         ],
-        "replies": [list(reply) for reply in verdict.replies],
-        "unread": verdict.unread,
-        **{name: getattr(candidates, name) for name in _LOST},
+        "replies": [list(reply) for reply in choice.replies],
+        "unread": choice.unread,
+        **{name: getattr(candidates, name) for name in _COUNTS},
         "finish_reasons": memory.finish_reasons(example.uid),
         "spent": spent._asdict(),
     }
 
 
-def write(out: Path, work: VerbalRun, loaded: Benchmark) -> dict[str, float]:
+def write_results(out: Path, run: VerbalRun, loaded: Benchmark) -> dict[str, float]:
     """Write predictions, records and metrics of the finished questions; return the metrics."""
-    finished_examples = [example for example in work.examples if example.uid in work.finished]
-    records = [work.finished[example.uid] for example in finished_examples]
+    finished_examples = [example for example in run.examples if example.uid in run.finished]
+    records = [run.finished[example.uid] for example in finished_examples]
     chosen = [
         SelectedQuery(
             example,
@@ -332,28 +356,28 @@ def write(out: Path, work: VerbalRun, loaded: Benchmark) -> dict[str, float]:
         )
         for example, record in zip(finished_examples, records, strict=True)
     ]
-    numbers: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if chosen:
-        surplus = work.cfg.surplus_columns
-        numbers = compare_choices(work.executor, chosen, loaded.rule, loaded.prepare, surplus)
-    numbers |= {name: sum(record[name] for record in records) for name in (*_LOST, "unread")}
-    numbers |= {
+        surplus = run.cfg.surplus_columns
+        metrics = compare_choices(run.executor, chosen, loaded.rule, loaded.prepare, surplus)
+    metrics |= {name: sum(record[name] for record in records) for name in (*_COUNTS, "unread")}
+    metrics |= {
         "candidates": sum(len(record["candidates"]) for record in records),
         "replies": sum(len(record["replies"]) for record in records),
         "truncated": ending_metrics(_finish_reasons(records, CANDIDATES)).get("truncated", 0.0),
         "truncated/judge": ending_metrics(_finish_reasons(records, JUDGE)).get("truncated", 0.0),
-        "unfinished": len(work.examples) - len(finished_examples),
+        "unfinished": len(run.examples) - len(finished_examples),
         "skipped": len(loaded.skipped),
-        **work.budget.numbers(),
+        **run.budget.numbers(),
     }
     write_lines(out / "predictions.jsonl", [{"id": record["id"], "sql": record["sql"]} for record in records])
     write_lines(out / "records.jsonl", records)
-    (out / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    return numbers
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    return metrics
 
 
-def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str]:
-    """Yield the shares of truncated answers and replies, with the settings to raise."""
+def _truncation_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str]:
+    """Yield a line each on truncated answers and on truncated replies of the judge, with the setting to raise."""
     stages = (
         (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
         (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
@@ -366,15 +390,15 @@ def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str
 
 def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:
     """Count the answers of a stage by finish reason."""
-    of_stage = (record["finish_reasons"].get(stage) for record in records)
-    return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
+    counts_of_stage = (record["finish_reasons"].get(stage) for record in records)
+    return finish_reasons({"finish_reasons": counts} for counts in counts_of_stage if counts)
 
 
-def _unfinished_lines(work: VerbalRun, is_spent: bool) -> Iterator[str]:
+def _unfinished_lines(run: VerbalRun, is_spent: bool) -> Iterator[str]:
     """Yield a line on unfinished questions, and one on how to resume if the budget is spent."""
-    if work.pending:
-        names = ", ".join(example.uid for example in work.pending[:_NAMED])
-        subject = f"{len(work.pending)} of {len(work.examples)} questions {agree(len(work.pending), 'are')}"
+    if run.pending:
+        names = ", ".join(example.uid for example in run.pending[:_MAX_NAMED])
+        subject = f"{len(run.pending)} of {len(run.examples)} questions {agree(len(run.pending), 'are')}"
         yield f"{subject} not finished, such as {names}"
     if is_spent:
-        yield f"verbal.{work.budget.reached_limit} is reached; a larger number continues"
+        yield f"verbal.{run.budget.reached_limit} is reached; a larger number continues"

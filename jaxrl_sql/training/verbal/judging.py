@@ -1,9 +1,10 @@
 """Verbal reinforcement learning: no gradients, the policy judges its own candidates in words (PaVeRL-SQL).
 
-For each question candidates are sampled until there are `candidates` distinct ones that run and return rows, or until
-20 times as many attempts were made. Then the same policy reads all candidates of a question in one prompt and scores
-each, `rounds` times; the best mean wins, ties are broken at random. Only numbers between the last <scores> tags are
-read, and a reply without the right number of them is counted and requested again a bounded number of times.
+A *candidate* is a query that runs and returns rows. For each question, answers are sampled until there are `candidates`
+distinct candidates, or until `attempts` times that number of answers was sampled. Then the same policy, as the *judge*,
+reads all candidates of a question in one prompt and scores each. It does so `rounds` times; the candidate with the
+highest mean score wins, and ties are broken at random. Only the numbers between the last <scores> tags of a reply are
+read. A reply without the right number of scores is counted as unread and requested again, at most `rounds` times.
 
 Any function that answers prompts can serve (`RequestSampler`; `replay` makes one from an engine or an endpoint). The
 next request depends on the seed and on the answers alone, so a run whose answers were recorded can be resumed.
@@ -28,15 +29,21 @@ from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.types import InputError, Prompt
 
 CANDIDATES, JUDGE = "candidates", "judge"
+"""The stages of a question: sampling candidates, and judging them."""
 ATTEMPTS_EACH = 20
+"""The default maximum number of answers per requested candidate."""
 SCORES_END = "</scores>"
 
 _SCORES = re.compile(r"<scores>((?:(?!<scores>).)*?)</scores>", re.DOTALL | re.IGNORECASE)
+# A decimal number that is not part of a word or of a longer number.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")
 
 
 class SamplingRequest(NamedTuple):
-    """`sampling.n` answers to a prompt, for a question's `stage` (CANDIDATES or JUDGE) and the round of it, from 0."""
+    """A request for `sampling.n` answers to a prompt.
+
+    `uid` is the question's id, `stage` is CANDIDATES or JUDGE, and `round` counts the rounds of the stage from 0.
+    """
 
     uid: str
     stage: str
@@ -45,16 +52,18 @@ class SamplingRequest(NamedTuple):
     sampling: SamplingParams
 
 
-# Requests of one stage and round -> the texts of each, in order; None for one that was not answered.
+# Takes the requests of one stage and round; returns the answers to each, in order, with None for a failed attempt.
 RequestSampler = Callable[[Sequence[SamplingRequest]], Sequence[Sequence[str | None]]]
-# The SQL of an answer, or None when it has none.
+# Returns the SQL of an answer's text, or None if it has no SQL.
 ReadSql = Callable[[str], str | None]
 
 
 class VerbalPolicy(NamedTuple):
     """A policy that answers and judges, with sampling parameters for each role.
 
-    `as_prompt` may put a judge's text through a chat template, whose `escape` marks control tokens in quoted texts.
+    `as_prompt` makes a prompt of the judge's text, for example by a chat template. `escape` is applied to the schema,
+    the question and the SQL in that text: it marks names of control tokens, such as `<|im_end|>`, which are then
+    encoded as plain text.
     """
 
     ask: RequestSampler
@@ -66,9 +75,10 @@ class VerbalPolicy(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgingConfig:
-    """Candidates per question, attempts per candidate, and rounds of scoring.
+    """The number of candidates per question, of attempts per candidate, and of the judge's replies (`rounds`).
 
-    With `normalise` each reply's scores are standardised, so that mild and harsh replies have the same weight.
+    With `normalise` the scores of each reply are standardised (mean 0, deviation 1), so that mild and harsh replies
+    have the same weight.
     """
 
     candidates: int = 10
@@ -78,9 +88,10 @@ class JudgingConfig:
 
 
 class VerbalQuestion(NamedTuple):
-    """A question: the prompt that candidates are sampled from, the database, and what a judge reads about both.
+    """A question: the prompt that candidates are sampled from, its database, and the judge's context.
 
-    `uid` is unique among the questions of a run.
+    `context` is the text that the judge reads before the candidates: the schema and the question. `uid` is unique among
+    the questions of a run.
     """
 
     uid: str
@@ -90,17 +101,18 @@ class VerbalQuestion(NamedTuple):
 
 
 class JudgeCandidate(NamedTuple):
-    """A query that ran and returned rows; `copies` answers have it, in some spelling."""
+    """A query that ran and returned rows; `copies` is the number of answers with this query in any spelling."""
 
     sql: str
     copies: int
 
 
 class JudgeCandidates(NamedTuple):
-    """The candidates in `attempts` answers to one question, and why the other answers gave none.
+    """The distinct candidates in `attempts` answers to one question, and the counts of the other attempts.
 
-    `unanswered` attempts had no answer. `fallback` is the first query that ran without returning rows, else the first
-    query at all, else None.
+    `unanswered` attempts had no answer, `without_sql` had an answer without SQL, `failed` a query that failed, and
+    `empty` a query without rows. `fallback` is the first query that ran without returning rows, else the first query at
+    all, else None.
     """
 
     distinct: tuple[JudgeCandidate, ...]
@@ -113,10 +125,10 @@ class JudgeCandidates(NamedTuple):
 
 
 class JudgeChoice(NamedTuple):
-    """The chosen query, the mean score of each of K candidates, and the K scores of every reply that was read.
+    """The chosen query `sql`, the mean score of each of K candidates, and the K scores of every reply that was read.
 
-    `unread` replies could not be read. Without any candidate `sql` is the fallback query, if there is one; a single
-    candidate wins without a judge.
+    `unread` is the number of replies that could not be read. Without any candidate `sql` is the fallback query, if
+    there is one. A single candidate wins without a judge. Mean scores without any reply are 0.
     """
 
     sql: str | None
@@ -127,7 +139,12 @@ class JudgeChoice(NamedTuple):
 
 
 class _CandidatePool:
-    """The candidates of one question so far: each query by its normal form, and its outcome."""
+    """The candidates of one question so far.
+
+    `sqls` and `copies` have each candidate and the number of its answers, by the query's normal form; `outcomes` has
+    the outcome of every query: "candidate", "empty" or "failed". `first_empty` is the first query without rows,
+    `first` the first query.
+    """
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -135,14 +152,14 @@ class _CandidatePool:
         self.copies: dict[str, int] = {}
         self.outcomes: dict[str, str] = {}
         self.rejected = {"unanswered": 0, "without_sql": 0, "failed": 0, "empty": 0}
-        self.empty: str | None = None
+        self.first_empty: str | None = None
         self.first: str | None = None
 
     def result(self, num_candidates: int) -> JudgeCandidates:
         """Return the first `num_candidates` candidates, and the counts."""
         candidates = [JudgeCandidate(sql, self.copies[form]) for form, sql in self.sqls.items()]
         return JudgeCandidates(
-            tuple(candidates[:num_candidates]), self.attempts, **self.rejected, fallback=self.empty or self.first
+            tuple(candidates[:num_candidates]), self.attempts, **self.rejected, fallback=self.first_empty or self.first
         )
 
 
@@ -157,8 +174,8 @@ def find_candidates(
 ) -> list[JudgeCandidates]:
     """Sample answers in rounds of `num_candidates` until each question has that many distinct candidates.
 
-    There are `attempts` rounds at most, and none after one without any answer. They differ in their seeds, which are
-    derived from `sampling.seed`; `sampling.n` is ignored.
+    A question has at most `attempts` rounds, and none after a round without any answer. The rounds have different
+    seeds, which are derived from `sampling.seed`; `sampling.n` is ignored.
     """
     if min(num_candidates, attempts) < 1:
         raise InputError(f"num_candidates={num_candidates}, attempts={attempts}: both must be at least 1")
@@ -185,10 +202,10 @@ def judge(
     rounds: int = 20,
     normalise: bool = False,
 ) -> list[JudgeChoice]:
-    """Have each question's candidates scored `rounds` times and choose the best -> a verdict per question.
+    """Let the judge score each question's candidates `rounds` times, and return the choice for each question.
 
-    Up to `rounds` more replies are requested in place of those that cannot be read, and none after a round without any
-    answer.
+    Replies that cannot be read are replaced by up to `rounds` further replies. After a round without any answer no more
+    are requested.
     """
     if rounds < 1:
         raise InputError(f"rounds={rounds}: must be at least 1")
@@ -202,6 +219,7 @@ def judge(
     prompts = {i: policy.as_prompt(texts[i]) for i in unfinished}
     round_number = 0
     while unfinished:
+        # Replies to request: the missing ones, while the total stays within 2 * rounds.
         missing = {
             i: min(rounds - len(valid_replies[i]), 2 * rounds - len(valid_replies[i]) - unread[i]) for i in unfinished
         }
@@ -223,7 +241,7 @@ def judge(
         ]
         round_number += 1
     return [
-        _verdict(
+        _choose(
             candidates[i],
             valid_replies[i],
             unread[i],
@@ -249,7 +267,7 @@ def choose_by_judging(
 
 
 def judge_text(context: str, sqls: Sequence[str]) -> str:
-    """Return the judge's prompt: the question with its schema, numbered candidates, and how to reply."""
+    """Return the text for the judge: the question with its schema, numbered candidates, and the format of the reply."""
     listed = "\n\n".join(f"Candidate {i}:\n```sql\n{sql}\n```" for i, sql in enumerate(sqls, 1))
     return (
         f"{context.strip()}\n\n"
@@ -262,9 +280,10 @@ def judge_text(context: str, sqls: Sequence[str]) -> str:
 
 
 def read_scores(reply: str, count: int) -> tuple[float, ...] | None:
-    """Return the `count` numbers of the last <scores>…</scores>, clamped to [0, 1]; None if it holds others.
+    """Return the `count` scores in the last <scores>…</scores>, clamped to [0, 1].
 
-    Nothing but numbers, commas, semicolons, blanks and brackets may occur between the tags.
+    The result is None without the tags, and if there is another number of scores. It is also None if anything but
+    numbers, commas, semicolons, blanks and brackets occurs between the tags.
     """
     blocks = _SCORES.findall(reply)
     if not blocks:
@@ -273,13 +292,16 @@ def read_scores(reply: str, count: int) -> tuple[float, ...] | None:
     numbers = _NUMBER.findall(blocks[-1])
     if remainder.strip(" \t\r\n,;[]()") or len(numbers) != count:
         return None
-    return tuple(min(max(float(round_number), 0.0), 1.0) for round_number in numbers)
+    return tuple(min(max(float(number), 0.0), 1.0) for number in numbers)
 
 
 def _request(
     question: VerbalQuestion, stage: str, round_number: int, prompt: str | Prompt, sampling: SamplingParams, n: int
 ) -> SamplingRequest:
-    """Request `n` answers with a seed of their own: neighbouring seeds, questions and rounds must not share any."""
+    """Return a request for `n` answers.
+
+    Its seed is a hash, so that runs with consecutive seeds, questions and rounds never use the same random numbers.
+    """
     seed = zlib.crc32(f"{sampling.seed}/{question.uid}/{stage}/{round_number}".encode()) & 0x7FFFFFFF
     return SamplingRequest(question.uid, stage, round_number, prompt, dataclasses.replace(sampling, n=n, seed=seed))
 
@@ -291,36 +313,40 @@ def _is_answer(text: str | None) -> bool:
 def _add_answers(
     pool: _CandidatePool, executor: SqlExecutor, db_path: str, texts: Sequence[str | None], read_sql: ReadSql
 ) -> None:
-    """Run the queries of a round of answers, each distinct one once, and add their outcomes to the tally."""
+    """Run the queries of a round of answers, each distinct query once, and add their outcomes to the pool."""
     sqls = [read_sql(text) for text in texts if text is not None]
     queries = [(normal_form(sql), sql) for sql in sqls if sql is not None]
     pool.attempts += len(texts)
     pool.rejected["unanswered"] += len(texts) - len(sqls)
     pool.rejected["without_sql"] += len(sqls) - len(queries)
+    # Reversed, so that the first spelling of a query is the one that runs.
     new_queries = {form: sql for form, sql in reversed(queries) if form not in pool.outcomes}
     results = execute_all(executor, [(db_path, sql) for sql in new_queries.values()])
     for form, result in zip(new_queries, results, strict=True):
-        pool.outcomes[form] = "failed" if result.status != "ok" else "found" if result.row_count else "empty"
+        pool.outcomes[form] = "failed" if result.status != "ok" else "candidate" if result.row_count else "empty"
     for form, sql in queries:
         outcome = pool.outcomes[form]
         pool.first = pool.first or sql
-        if outcome == "found":
+        if outcome == "candidate":
             pool.sqls.setdefault(form, sql)
             pool.copies[form] = pool.copies.get(form, 0) + 1
         else:
             pool.rejected[outcome] += 1
-            pool.empty = pool.empty or (sql if outcome == "empty" else None)
+            pool.first_empty = pool.first_empty or (sql if outcome == "empty" else None)
 
 
-def _verdict(
+def _choose(
     candidates: JudgeCandidates, replies: Sequence[tuple[float, ...]], unread: int, normalise: bool, rng: random.Random
 ) -> JudgeChoice:
-    """Choose the candidate of the best mean score in R replies [R,K]; without any, all candidates are equal."""
-    names = [candidate.sql for candidate in candidates.distinct]
-    if not names:
+    """Choose the candidate with the highest mean score in R replies [R,K], for K candidates.
+
+    Equal means, and all candidates if there is no reply, are decided at random.
+    """
+    queries = [candidate.sql for candidate in candidates.distinct]
+    if not queries:
         return JudgeChoice(candidates.fallback, (), (), unread, candidates)
     if not replies:
-        return JudgeChoice(rng.choice(names), (0.0,) * len(names), (), unread, candidates)
+        return JudgeChoice(rng.choice(queries), (0.0,) * len(queries), (), unread, candidates)
     scores = np.array(replies)
     if normalise:
         deviation = scores.std(axis=1, keepdims=True)
@@ -331,4 +357,4 @@ def _verdict(
     # Sums of decimal fractions differ in their last digits by the order of addition: nearly equal counts as equal.
     means = scores.mean(axis=0).round(9)
     best = np.flatnonzero(means == means.max())
-    return JudgeChoice(names[rng.choice(best.tolist())], tuple(means.tolist()), tuple(replies), unread, candidates)
+    return JudgeChoice(queries[rng.choice(best.tolist())], tuple(means.tolist()), tuple(replies), unread, candidates)

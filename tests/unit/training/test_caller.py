@@ -31,7 +31,7 @@ def examples(tmp_path: Path) -> list[Example]:
 
 
 def named(caller: CallerInputs, config: TrainConfig) -> TrainConfig:
-    return replace_values(config, caller.names(config.data, config.run.dir))
+    return replace_values(config, caller.settings_for_inputs(config.data, config.run.dir))
 
 
 def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> None:

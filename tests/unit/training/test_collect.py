@@ -65,11 +65,11 @@ def test_by_accuracy_only_mixed_groups_are_learned_from(
         item._replace(reward=Reward(item.reward.total, {"correct": float(right)}))
         for item, right in zip(result.scored, rights, strict=True)
     ]
-    by_accuracy = result._replace(scored=scored, by_accuracy=True)
+    by_accuracy = result._replace(scored=scored, filters_by_accuracy=True)
     assert by_accuracy.weights == weights
     assert has_equal_rewards([by_accuracy]).tolist() == [not any(weights)]
     with pytest.raises(InputError, match="no part 'correct'"):
-        _ = result._replace(by_accuracy=True).weights
+        _ = result._replace(filters_by_accuracy=True).weights
 
 
 @pytest.mark.parametrize("rights", [[0, 0, 0], [1, 0, 0], [0, 0, 1]])

@@ -45,7 +45,7 @@ class Counting:
     name: str = "counting"
     last: int = 4
     evaluate_every: int = 2
-    first: int = 0
+    steps_before: int = 0
     is_over: bool = False
     preempted_at: int = 0
     stopped_at: int = 0

@@ -68,7 +68,7 @@ def test_template_renders_the_prompt_of_training(template: str, thinking: bool |
     assert rendered == chat.render(QUESTION)
     assert rendered.endswith(prefill)
     without = chat.tokenizer.apply_chat_template(QUESTION, chat_template=result, tokenize=False)
-    assert without == chat.bare(QUESTION, opens=False)
+    assert without == chat.render_without_prefill(QUESTION, opens=False)
 
 
 def test_template_that_cannot_include_the_prefill_is_left_out() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.training.batching.pack import by_answer, pack_groups, pack_rows
+from jaxrl_sql.training.batching.pack import pack_groups, pack_rows, width_by_answer
 from jaxrl_sql.training.batching.sft_batches import RowOrder, SftBatch, SftCompletion, SftRow, shuffle_identifiers
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
@@ -69,10 +69,10 @@ def _supervised() -> SftBatch:
 
 def test_every_example_comes_once_per_epoch_with_its_schema_and_width() -> None:
     taught = _supervised()
-    order = RowOrder(taught, questions=4, databases=3, seed=0, width=by_answer)
+    order = RowOrder(taught, questions=4, databases=3, seed=0, row_width=width_by_answer)
     for epoch in range(2):
-        first = epoch * order.batches(1)
-        batches = [order.batch(first + i) for i in range(order.batches(1))]
+        first = epoch * order.num_batches(1)
+        batches = [order.batch(first + i) for i in range(order.num_batches(1))]
         assert sorted(i for rows in batches for row in rows for i in row) == list(range(200))
         for rows in batches:
             assert len(rows) <= 3
@@ -84,11 +84,11 @@ def test_every_example_comes_once_per_epoch_with_its_schema_and_width() -> None:
 
 def test_order_is_a_function_of_seed_and_number() -> None:
     taught = _supervised()
-    a, b = (RowOrder(taught, 4, 3, 7, by_answer) for _ in range(2))
+    a, b = (RowOrder(taught, 4, 3, 7, width_by_answer) for _ in range(2))
     far = b.batch(999)
     assert [a.batch(i) for i in (0, 1, 999)] == [b.batch(0), b.batch(1), far]
-    assert RowOrder(taught, 4, 3, 8, by_answer).batch(0) != a.batch(0)
-    assert a.batch(0) != a.batch(a.batches(1))
+    assert RowOrder(taught, 4, 3, 8, width_by_answer).batch(0) != a.batch(0)
+    assert a.batch(0) != a.batch(a.num_batches(1))
 
 
 def test_renaming_is_one_to_one_and_equal_in_schema_question_and_answer() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.batch import GroupBatch, Segment, bucket
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.training.batching.pack import order_by_rows, with_packed_rows
-from jaxrl_sql.training.sft import positions
+from jaxrl_sql.training.sft import positions_per_prompt
 from jaxrl_sql.types import InputError, Prompt, Trajectory, Turn
 
 T = 16
@@ -120,6 +120,6 @@ def test_budget_sets_the_number_of_rows_at_a_time() -> None:
 def test_supervised_positions_count_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
     """Prompts need 2, 3, 5 and 8 rows of the batch's 8; prompt i is in part i modulo `parts`."""
     batch = batch_of([[T] * need + [0] * (12 - need) for need in (2, 3, 5, 8)])
-    assert positions(batch, parts) == 4 + 12 * T
+    assert positions_per_prompt(batch, parts) == 4 + 12 * T
     packed = with_packed_rows(batch)
-    assert positions(packed, parts) == 4 + T * sum(rows) / len(rows)
+    assert positions_per_prompt(packed, parts) == 4 + T * sum(rows) / len(rows)

@@ -54,7 +54,7 @@ def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
     answer = supervised_answer(example, " SELECT x FROM t")
     assert decoded(answer, learned=True) == " SELECT x FROM t$"
     assert decoded(answer, learned=False) == "Q: what\nSQL:"
-    assert answer.names == {ord(character) for character in " SELECT x FROM t"}
+    assert answer.sql_tokens == {ord(character) for character in " SELECT x FROM t"}
 
 
 def test_masks_dialogue_observations_are_not_learned(example: Example) -> None:
@@ -86,10 +86,10 @@ def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: E
     message = ("one", "two", "three")
     forms = [style_with_answer(lambda _, word=word: word) for word in message]
     result = make_sft_batch(examples, forms, Letters(), END, 400, 400)
-    order = RowOrder(result, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
+    order = RowOrder(result, questions=4, databases=2, seed=0, row_width=lambda _schema, _answer: 32)
     shown: list[dict[str, str]] = []
     for epoch in range(6):
-        batches = [order.batch(i) for i in range(order.batches(epoch), order.batches(epoch + 1))]
+        batches = [order.batch(i) for i in range(order.num_batches(epoch), order.num_batches(epoch + 1))]
         items = [i for rows in batches for row in rows for i in row]
         assert sorted(examples[i // 3].uid for i in items) == sorted(entry.uid for entry in examples)
         shown.append({examples[i // 3].uid: message[i % 3] for i in items})

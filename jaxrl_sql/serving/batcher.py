@@ -151,8 +151,10 @@ class Batcher:
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
         """Run jobs as one call; each job gets the same samples as in a separate call."""
         pending = [(job, i) for job in jobs for i in range(len(job.prompts))]
-        prompts, numbers = [job.prompts[i] for job, i in pending], [i for _, i in pending]
-        request = GenerationRequest(prompts, [job.sampling for job, _ in pending], 0, None, numbers=numbers)
+        prompts, client_indices = [job.prompts[i] for job, i in pending], [i for _, i in pending]
+        request = GenerationRequest(
+            prompts, [job.sampling for job, _ in pending], 0, None, client_indices=client_indices
+        )
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:

@@ -13,9 +13,8 @@ from jaxrl_sql.config.fields import OneOf
 class AugmentSettings:
     """Changes of `jaxrl-sql data augment` to `data.train`; the result is a plain folder with copies of the databases.
 
-    A gold query is the reference query of a question.
-
-    The section `filter` applies to the result: execution of golds, lengths of SQL, and duplicate questions.
+    A gold query is the reference query of a question. The section `filter` applies to the result: execution of golds,
+    lengths of SQL, and duplicate questions.
     """
 
     out: Annotated[str, "Output folder."] = "runs/augment"

@@ -22,8 +22,8 @@ class ValidationConfig:
     max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated concurrently."] = 128
     rule: Annotated[
         str,
-        "Rule that compares an answer's rows with the gold query's (docs/reference/rules.md), each on its question's own "
-        "database. Set it to compare runs of different recipes. If empty, the recipe's rule, or the set's if the "
+        "Rule that compares an answer's rows with the gold query's (docs/reference/rules.md), each on its question's "
+        "own database. Set it to compare runs of different recipes. If empty, the recipe's rule, or the set's if the "
         "recipe has none; Spider 2, EHRSQL and Defog always use their own.",
     ] = ""
 

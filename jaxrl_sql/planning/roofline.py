@@ -209,9 +209,7 @@ def _decode(
 
     prompts [questions]: tokens of each prompt. A row is a slot's next token. Each chip has a share of the rows and of
     the KV blocks, and weights are gathered. Each chip computes the partial attention of all rows to its blocks; these
-    results are then added up. XLA attends to every block of the pools. The kernel (`models.attention.paged_kernel`)
-    reads only blocks with valid keys, a prompt's once per group. It also reads and writes queries and partial results
-    for each prompt that is attended to and each decoding slot (`Grid.bytes_moved`).
+    results are then added up. XLA attends to every block of the pools, and the kernel only to those with valid keys.
     """
     slots, pool_sizes = load.config.max_num_seqs, load.sizes
     tensor, fsdp, num_shards = sizes["tensor"], sizes["fsdp"], num_batch_shards(sizes)
@@ -222,15 +220,7 @@ def _decode(
     head_shards = tensor if model.n_kv_heads % tensor == 0 else 1
     is_kernel = load.config.attention == "pallas"
     if is_kernel:
-        block = load.config.block_size
-        kv_tokens = decoding.prompts * float((-(-prompts // block) * block).mean()) + decoding.block_tokens
-        kv_traffic = fetch_bytes(kv_tokens, model.n_kv_heads // head_shards, model.head_dim, bytes_per_activation)
-        grids = decode_grids(model, load, head_shards)
-        kv_traffic += sum(
-            grid.bytes_moved(bytes_per_activation, active)
-            for grid, active in zip(grids, (decoding.prompts, decoding.rows), strict=True)
-        )
-        kv_traffic *= model.n_layers
+        kv_traffic = _kernel_traffic(model, load, head_shards, bytes_per_activation, decoding, prompts)
     else:
         kv_values = 2 * model.n_layers * model.n_kv_heads * model.head_dim * load.cache_tokens
         kv_traffic = kv_values * bytes_per_activation / num_shards / head_shards
@@ -261,6 +251,30 @@ def _decode(
     link += model.n_layers * 4 * slots / row_shards * model.d_model * bytes_per_activation * _remote_share(tensor)
     weight_traffic = weights * (2 if fsdp > 1 else 1)  # weights are read; gathered weights are written before
     return Cost(flops, weight_traffic + kv_traffic + 2 * partial_bytes * num_partials + logits, link, waits)
+
+
+def _kernel_traffic(
+    model: ModelConfig,
+    load: EngineLoad,
+    head_shards: int,
+    bytes_per_activation: int,
+    decoding: Schedule,
+    prompts: np.ndarray,
+) -> float:
+    """Return the bytes that the decode kernel (`models.attention.paged_kernel`) moves in a mean decode step.
+
+    It reads the blocks with valid keys, a prompt's once per group. It also reads and writes queries and partial results
+    for each prompt that is attended to and each decoding slot (`Grid.bytes_moved`).
+    """
+    block = load.config.block_size
+    kv_tokens = decoding.prompts * float((-(-prompts // block) * block).mean()) + decoding.block_tokens
+    kv_traffic = fetch_bytes(kv_tokens, model.n_kv_heads // head_shards, model.head_dim, bytes_per_activation)
+    grids = decode_grids(model, load, head_shards)
+    kv_traffic += sum(
+        grid.bytes_moved(bytes_per_activation, active)
+        for grid, active in zip(grids, (decoding.prompts, decoding.rows), strict=True)
+    )
+    return kv_traffic * model.n_layers
 
 
 def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, bytes_per_activation: int) -> Cost:

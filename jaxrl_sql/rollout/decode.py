@@ -316,9 +316,8 @@ def decode_chunk(
 ) -> tuple[DecodeState, StepLog]:
     """Decode up to `config.steps` tokens in every slot; `blocks` are the completions' KV blocks.
 
-    The loop ends early if no slot is running and none can take a completion. The log is not donated to the next chunk,
-    so the host can read it while that chunk runs. A token's random key derives from the key of its completion and its
-    index in it, and does not depend on the slot.
+    The loop ends early if no slot is running and none can take a completion. The log is not donated, so the host can
+    read it while the next chunk runs. A token's random key derives from its completion's key and its index there.
     """
     n = state.slots.state.shape[0]
     prompt_cache = PagedCache(prompt_pool, prompts.blocks)

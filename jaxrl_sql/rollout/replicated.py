@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -28,6 +29,7 @@ from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.lora import policy_shardings
 from jaxrl_sql.models.stacked_layers import take_layers
+from jaxrl_sql.parallel.compile_once import CompileOnce, shares_programs
 from jaxrl_sql.parallel.mesh import local_replicas, replica_grid
 from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.call import EngineCall
@@ -182,15 +184,21 @@ def _run(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> Iter
     """Yield the samples of all replicas: each round launches a chunk on all replicas before it awaits the first log.
 
     Each replica's chunk is launched by its own thread, because the first launch compiles for the replica's devices. If
-    `starts_next`, a replica without unfinished samples begins samples of the next call, until all replicas of all
-    processes are finished. All replicas then run the same number of rounds, so results do not depend on their speed.
+    replicas can share a compiled program, the first one compiles it and the others wait. With `starts_next`, a replica
+    without unfinished samples begins samples of the next call, until all replicas of all processes are finished. All
+    replicas then run the same number of rounds, so results do not depend on their speed.
     """
     for _, call in calls:
         yield from call.ready_samples()
-    with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
+    with CompileOnce() as compile_once, ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
+
+        def launch(pair: tuple[Replica, EngineCall]) -> list[Sample]:
+            with compile_once.turns() if shares_programs() else nullcontext():
+                return _call_on_mesh(pair[0], pair[1].launch)
+
         while _is_unfinished(calls, starts_next):
             active = [pair for pair in calls if (pair[1].has_work if starts_next else pair[1].unfinished)]
-            for failed in threads.map(lambda pair: _call_on_mesh(pair[0], pair[1].launch), active):
+            for failed in threads.map(launch, active):
                 yield from failed
             for replica, call in active:
                 yield from _call_on_mesh(replica, call.read)

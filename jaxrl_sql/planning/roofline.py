@@ -102,8 +102,8 @@ def phases(
     (rows, chunk_tokens), longest_first = load.prefill_shape, np.sort(prompts)[::-1]
     prompt_chunks = float(sum(-(-longest_first[i] // chunk_tokens) for i in range(0, load.questions, rows)))
     # Answers that the previous rollout began continue: their prompts are prefilled again, and so are their tokens.
-    prompt_chunks *= 1 + decoding.repeated_prompts / load.questions
-    prompt_chunks += decoding.resumed_tokens / (rows * chunk_tokens)
+    repeated_chunks = decoding.repeated_prompts / load.questions * prompt_chunks
+    prompt_chunks += repeated_chunks + decoding.resumed_tokens / (rows * chunk_tokens)
     steps, engine_sizes = list[StepProgram](), sizes
     if work.rollout_grid is not None:
         engine_sizes = {"data": 1, "fsdp": 1, "tensor": work.rollout_grid[1]}
@@ -319,8 +319,8 @@ def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost
     )
     link = work.passes * (weights + gradients)
     # Gradients are all-reduced over `data`; hidden states over `tensor`, in each of the passes.
-    link += 2 * _FLOAT32 * local_params * _remote_share(data) * trains_weights
-    link += 4 * passes * stream * _remote_share(tensor)
+    gradient_bytes = 2 * _FLOAT32 * local_params * _remote_share(data) * trains_weights
+    link += gradient_bytes + 4 * passes * stream * _remote_share(tensor)
     # The optimizer reads and writes weights, gradients and moments: about 20 bytes per parameter. With adapters its
     # state is small, so only 4 bytes per parameter of the base count.
     state = local_params * (20 if trains_weights else 4)

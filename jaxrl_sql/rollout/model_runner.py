@@ -109,7 +109,7 @@ class ModelRunner:
         return sizes
 
     def resize_completions(self, blocks: int) -> None:
-        """Resize the pool of completions to `blocks` blocks, layer by layer, so that at most one layer exists twice."""
+        """Grow the pool of completions to `blocks` blocks, layer by layer, so that at most one layer exists twice."""
         if _num_blocks(self.completion_pool) == blocks:
             return
         pool, self.completion_pool = self.completion_pool, None

@@ -12,7 +12,19 @@ from jaxrl_sql.types import InputError
 
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """The sets to audit, the thresholds of near matches, and the limits of gold execution."""
+    """The settings of an audit, which reports overlaps of training and evaluation sets and faults of gold queries.
+
+    train, eval: folders of the sets.
+    suite: folder with databases/<db_id>/*.sqlite, which have the sets' schemas and other rows.
+    out: output folder.
+    limit: number of questions per set, the first ones; 0: all.
+    near_question, near_schema: minimum share of common words of two questions, or of common columns of two schemas, at
+        which they are reported as near matches.
+    timeout_ms: time limit of a gold query; slow_ms: time from which it is reported as slow (0: never).
+    threads: number of concurrent queries; 0: one per CPU.
+    no_golds: do not run the gold queries.
+    database: database of the questions in your own files (setting `data.database`).
+    """
 
     train: Sequence[Path] = ()
     eval: Sequence[Path] = ()

@@ -11,9 +11,10 @@ from jaxrl_sql.config.fields import OneOf
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    """Changes of `jaxrl-sql data augment` to `data.train`, written as a plain folder with copies of the databases.
+    """Changes of `jaxrl-sql data augment` to `data.train`; the result is a plain folder with copies of the databases.
 
-    The section `filter` applies to the result: execution of golds, lengths of SQL, and duplicate questions.
+    A gold query is the reference query of a question. The section `filter` applies to the result: execution of golds,
+    lengths of SQL, and duplicate questions.
     """
 
     out: Annotated[str, "Output folder."] = "runs/augment"
@@ -30,15 +31,17 @@ class AugmentSettings:
     fill: Annotated[
         str,
         OneOf("none", "empty", "trivial"),
-        "Gold queries for which rows are inserted: those that return none (`empty`), or also those that return one row "
-        "of 0 or NULL (`trivial`).",
+        "Gold queries for which rows are inserted into their databases, so that they return some: those that return "
+        "none (`empty`), or also those that return one row of 0 or NULL (`trivial`).",
     ] = "none"
     fill_tries: Annotated[
         int,
         "Maximum number of attempts in which the endpoint of `distill` proposes the rows, if they cannot be derived "
         "from the gold query; 0 disables it.",
     ] = 0
-    distractors: Annotated[int, "Number of tables of other databases that are added to each database."] = 0
+    distractors: Annotated[
+        int, "Number of distractors, tables of other databases, that are added to each database."
+    ] = 0
     distractors_from: Annotated[
         str,
         OneOf("set", "alike"),

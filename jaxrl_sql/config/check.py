@@ -17,6 +17,7 @@ def find_errors(config: Any) -> Iterator[str]:
     """Yield a line for each invalid value of a configuration, with its key and the allowed values."""
     for section in sections_of(config):
         for field in section.fields:
+            # `default` is the value that the field has in `config`.
             if field.rule is not None and (error := field.rule.find_error(field.default)):
                 yield f"{field.key}{error}"
     for section in sections_of(config):
@@ -32,7 +33,7 @@ def check_config(config: Any, origin: str = "config") -> None:
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of all values that are not sections; an empty mapping is a value."""
+    """Yield (dotted key, value) of all values in nested mappings; an empty mapping is a value. `prefix` begins keys."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")

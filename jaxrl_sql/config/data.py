@@ -8,7 +8,8 @@ from typing import Annotated
 
 from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms, password_error
 
-_ROUNDING = 1e-6
+# Rounding error that the sum of shares may have.
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class DialectsConfig:
     def find_errors(self, name: str) -> Iterator[str]:
         """Yield a line if the shares do not sum to 1."""
         shares = asdict(self)
-        if abs(sum(shares.values()) - 1) >= _ROUNDING:
+        if abs(sum(shares.values()) - 1) >= _TOLERANCE:
             yield f"{name} {shares} are shares: they add up to {sum(shares.values()):g}, and must add up to 1"
 
 
@@ -137,7 +138,7 @@ class DataConfig:
         OneOf("folder", "synth"),
         "Origin of the questions. In a `folder` each split is a folder of `data.dir` with questions.jsonl and "
         "databases/, or a published benchmark's. `synth` generates them into `data.dir` from `data.seed`, with the "
-        "splits train, dev and dev_unseen.",
+        "splits train, dev and dev_unseen (questions on databases without training questions).",
     ] = "folder"
     dir: Annotated[
         str,
@@ -170,7 +171,8 @@ class DataConfig:
         OneOf("auto", "compact", "tagged", "chat", "given"),
         "Format of the prompts. `chat` uses the tokenizer's chat template; `auto` is `chat` if the tokenizer has one, "
         "otherwise `compact`. `compact` prompts are short and their answers are SQL only; `tagged` prompts are as "
-        "short, with answers in the recipe's format. `given` is the prompt that a released row carries.",
+        "short, with answers in the recipe's format. `given` uses the prompt that a published training set contains "
+        "for each question.",
     ] = "auto"
     chat: ChatConfig = field(default_factory=ChatConfig)
     max_prompt_tokens: Annotated[
@@ -183,8 +185,10 @@ class DataConfig:
     schema: Annotated[
         str,
         OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only", "raw_ddl", "omnisql_strict"),
-        "Format of the database in prompts. `profile` includes values; `recipe` is the recipe's format in a chat and "
-        "`compact` otherwise. `raw_ddl` and `omnisql_strict` are those of released code, to the byte.",
+        "Format of the database in prompts. `recipe` is the recipe's format in a chat and `compact` otherwise. "
+        "`compact` has one line per table, `ddl` has CREATE TABLE statements. `omnisql` and `profile` add comments "
+        "with descriptions and values to these. `names_only` lists the tables' names. `raw_ddl` and `omnisql_strict` "
+        "have the exact text of published code: the statements that the database stores, and OmniSQL's format.",
     ] = "recipe"
     traces: Annotated[
         str,
@@ -193,8 +197,8 @@ class DataConfig:
     ] = ""
     stream_above: Annotated[
         int,
-        "Number of training questions above which questions are read, and their gold queries run, on demand (0: "
-        "never). The supervised phase does not support such a set.",
+        "Number of training questions above which each question is read, and its gold query run, only when a step "
+        "needs it; 0 always reads all at the start. The supervised phase does not support reading on demand.",
     ] = 100_000
     prune: Annotated[
         bool,
@@ -225,7 +229,7 @@ class DataConfig:
         return self.prompt in ("chat", "given")
 
     def find_errors(self, name: str) -> Iterator[str]:
-        """Yield a line if the URL of the database holds a password, and for settings that change a row's prompt."""
+        """Yield a line if the database's URL holds a password, and for settings that would change a given prompt."""
         yield from password_error(f"{name}.database", self.database)
         if self.schema == "raw_ddl" and (self.hide or self.prune or self.schema_budget):
             yield (

@@ -1,4 +1,4 @@
-"""The section `distill`: a teacher behind an endpoint."""
+"""The section `distill`: a teacher, which is a model behind an endpoint."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class EvaluateSettings(EndpointConfig):
     )
     sql_field: Annotated[
         str,
-        "Field of a predictions file that holds the SQL. If empty, it is detected; a file in which the gold could be "
-        "confused with the prediction is rejected.",
+        "Field of a predictions file that holds the SQL. If empty, it is detected; a file in which the gold query "
+        "could be confused with the prediction is rejected.",
     ] = ""
     allow_missing: Annotated[
         bool, "Exclude questions without a prediction from all metrics, instead of rejecting the file."
@@ -41,9 +41,11 @@ class EvaluateSettings(EndpointConfig):
     )
     rules: Annotated[
         list[str],
-        "Rules that compare results; if empty, bird, refined, test_suite and the benchmark's own.",
+        "Rules that compare a prediction's rows with the gold query's (docs/reference/rules.md), each a metric. If "
+        "empty, `bird` (equal sets of rows), `refined` (equal rows in any order of rows and cells), `test_suite` "
+        "(Spider's comparison) and the benchmark's own.",
     ] = field(default_factory=list)
-    rule: Annotated[str, "Rule that decides `accuracy`; if empty, the benchmark's own."] = ""
+    rule: Annotated[str, "Rule that decides the metric `accuracy`; if empty, the benchmark's own."] = ""
     surplus_columns: Annotated[
         int,
         "A prediction with at least this many extra columns is wrong by the scoring rule `ex_b` (partial match); 0 "
@@ -51,7 +53,7 @@ class EvaluateSettings(EndpointConfig):
     ] = 0
     strip_distinct: Annotated[
         bool,
-        "Remove DISTINCT from predictions and golds before they run, as Spider's own command does by default.",
+        "Remove DISTINCT from predictions and gold queries before they run, as Spider's own command does by default.",
     ] = False
     out: Annotated[str, "Output folder."] = "runs/evaluate"
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.0, max_new_tokens=1024))

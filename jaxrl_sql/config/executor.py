@@ -41,8 +41,9 @@ class DatabasesConfig:
 class ExecutorConfig:
     """Limits of the SQL executor.
 
-    `vm_steps` limits training queries on SQLite, so that verdicts do not depend on the clock. Other engines count no
-    steps: their queries have `engine_timeout_ms`, and an answer that exceeds it twice is excluded from training.
+    `vm_steps` limits training queries on SQLite, so that verdicts (right, wrong, failed) do not depend on the clock.
+    Other engines count no steps: their queries have `engine_timeout_ms`, and an answer that exceeds it twice is
+    excluded from training.
     `jaxrl-sql evaluate` and `ask` have larger limits by default, which `--print-config` shows.
     """
 
@@ -63,7 +64,10 @@ class ExecutorConfig:
     ] = 30_000
     sqlite_version: Annotated[
         str,
-        Matches(r"(?:3\.[4-9]\d(?:\.\d+)?)?", "3.40.0 or later, of three parts (YAML reads 3.40 as 3.4), or empty"),
+        Matches(
+            r"(?:3\.[4-9]\d(?:\.\d+)?)?",
+            "3.40.0 or later (with three parts, because YAML reads 3.40 as 3.4), or empty",
+        ),
         "SQLite version, such as 3.40.1. Functions and syntax of later versions are rejected, as by a published scorer "
         "on that version; empty rejects none. It does not support translated MySQL.",
     ] = ""

@@ -89,7 +89,7 @@ class AtLeast:
 
 @dataclasses.dataclass(frozen=True)
 class ZeroOr:
-    """A number that is 0, with the meaning `zero`, or that satisfies `rule`."""
+    """A number that is 0 or satisfies `rule`; `zero` follows "or 0" in descriptions, such as "to disable it"."""
 
     rule: Above | AtLeast
     zero: str
@@ -157,7 +157,7 @@ class Matches:
 
 @dataclasses.dataclass(frozen=True)
 class NotEmpty:
-    """A text or list that must not be empty; `purpose` ends the message, such as "it names the folder"."""
+    """A text or list that must not be empty; `purpose` ends the error message, such as "it names the folder"."""
 
     purpose: str
     description: str = dataclasses.field(default="not empty", init=False)
@@ -169,7 +169,7 @@ class NotEmpty:
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """A list without empty texts; `effect` is the consequence of an empty one."""
+    """A list without empty texts; `effect` ends the error message: the consequence of an empty text."""
 
     effect: str
     description: str = dataclasses.field(default="none of them empty", init=False)
@@ -197,7 +197,7 @@ class Day:
 
 @dataclasses.dataclass(frozen=True)
 class Synonyms:
-    """The equivalent keys of other libraries; `note` states differences, such as the unit or the default."""
+    """The equivalent keys in TRL and verl; `note` states differences, such as the unit or the default."""
 
     trl: str = ""
     verl: str = ""
@@ -209,11 +209,15 @@ PositiveFloat = Annotated[float, Above(0)]
 Share = Annotated[float, AtLeast(0, maximum=1)]
 
 
-_DECLARED = dict[type, Mapping[str, tuple[Any, Sequence[Any]]]]()
+# Results of `read_annotations` by class; resolving type hints is slow.
+_ANNOTATIONS = dict[type, Mapping[str, tuple[Any, Sequence[Any]]]]()
 
 
 class Field(NamedTuple):
-    """A field of a section: its dotted key, type, default, help text, rule and synonyms."""
+    """A field of a section: its dotted key, type, value, help text, rule and synonyms.
+
+    `default` is the field's value in the configuration that `sections_of` reads, which often has the defaults.
+    """
 
     key: str
     type: Any
@@ -224,7 +228,10 @@ class Field(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a configuration: its dotted name (empty for the root), the section object, and its fields."""
+    """A section of a configuration: its dotted name (empty for the root), the section object, and its fields.
+
+    Subsections are not among the fields.
+    """
 
     name: str
     values: Any
@@ -232,7 +239,7 @@ class Section(NamedTuple):
 
 
 def password_error(key: str, url: str) -> Iterator[str]:
-    """Yield a line if the URL in a setting holds a password, which the files of a run would show."""
+    """Yield an error message if the URL in the setting `key` holds a password, which the files of a run would show."""
     scheme, _, rest = url.partition("://")
     user, _, password = rest.rpartition("@")[0].partition(":")
     if password:
@@ -242,35 +249,36 @@ def password_error(key: str, url: str) -> Iterator[str]:
 
 def read_annotations(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
     """Return the type and the metadata of each field of a section's class, by name."""
-    if section not in _DECLARED:
+    if section not in _ANNOTATIONS:
         hints = get_type_hints(section, include_extras=True)
-        _DECLARED[section] = {
+        _ANNOTATIONS[section] = {
             field.name: (
                 get_args(hints[field.name])[0] if get_origin(hints[field.name]) is Annotated else hints[field.name],
                 getattr(hints[field.name], "__metadata__", ()),
             )
             for field in dataclasses.fields(section)
         }
-    return _DECLARED[section]
+    return _ANNOTATIONS[section]
 
 
 def sections_of(config: Any, name: str = "") -> Iterator[Section]:
-    """Yield the sections of a configuration in order, each before its subsections; its values are the defaults.
+    """Yield the sections of a configuration in order, each before its subsections; `name` is the root's dotted name.
 
-    A number without a rule must be 0 or more. A mapping from the user's names to sections yields these sections.
+    A number without a rule gets the rule that it must be 0 or more. A field that maps names of the user's choice to
+    sections, such as `sources` of `data prepare`, yields these sections.
     """
     prefix = f"{name}." if name else ""
-    fields, inner = list[Field](), list[tuple[Any, str]]()
+    fields, subsections = list[Field](), list[tuple[Any, str]]()
     for field_name, (annotation, metadata) in read_annotations(type(config)).items():
         value = getattr(config, field_name)
         if dataclasses.is_dataclass(value):
-            inner.append((value, prefix + field_name))
+            subsections.append((value, prefix + field_name))
         elif isinstance(value, dict):
-            inner += [(section, f"{prefix}{field_name}.{key}") for key, section in value.items()]
+            subsections += [(section, f"{prefix}{field_name}.{key}") for key, section in value.items()]
         else:
             fields.append(_field(prefix + field_name, annotation, value, metadata))
     yield Section(name, config, tuple(fields))
-    for section, section_name in inner:
+    for section, section_name in subsections:
         yield from sections_of(section, section_name)
 
 
@@ -280,6 +288,7 @@ def fields_of(root: type) -> dict[str, Field]:
 
 
 def _field(key: str, annotation: Any, value: Any, metadata: Sequence[Any]) -> Field:
+    # Nested Annotated types list their rules in order, such as PositiveInt's first; a field's own rule is the last.
     rules = [item for item in metadata if hasattr(item, "find_error")]
     return Field(
         key,

@@ -11,7 +11,10 @@ from jaxrl_sql.config.fields import PositiveInt, Share
 
 @dataclass(frozen=True)
 class FilterSettings:
-    """Filters of `jaxrl-sql data filter` for the questions of `data.train`; 0 or an empty value disables a filter."""
+    """Filters of `jaxrl-sql data filter` for the questions of `data.train`; 0 or an empty value disables a filter.
+
+    The pass rate of a question is the share of right answers among the sampled answers.
+    """
 
     out: Annotated[str, "Output folder."] = "runs/filter"
     failing_gold: Annotated[bool, "Omit questions whose gold query fails."] = True

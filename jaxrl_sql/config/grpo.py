@@ -142,8 +142,8 @@ class LossConfig:
     tis_clip_max: Annotated[
         float,
         ZeroOr(AtLeast(1), "to disable the weight"),
-        "Maximum importance weight exp(old - behavior) of a token, which corrects for differences between the "
-        "log-probabilities of sampler and trainer; 0 disables the weight.",
+        "Maximum importance weight of a token: its probability by the trainer, divided by that by the sampler. The "
+        "weight corrects for differences between sampler and trainer; 0 disables it.",
         Synonyms(
             trl="vllm_importance_sampling_clip_max",
             verl="algorithm.rollout_correction.rollout_is_threshold",
@@ -180,7 +180,8 @@ class DynamicSamplingConfig:
         str,
         OneOf("reward", "accuracy"),
         "Groups to train on: those with different rewards, or those with correct and wrong answers (as in DAPO). With "
-        "`reward`, hard questions may train only on the reward for wrong answers that execute.",
+        "`reward`, a group without a correct answer may be used, because wrong answers that execute may have a higher "
+        "reward than those that fail.",
         Synonyms(verl="algorithm.filter_groups.metric", note="accuracy is verl's acc"),
     ] = "reward"
 
@@ -210,17 +211,20 @@ class GrpoConfig:
     ] = 16
     questions: Annotated[
         PositiveInt,
-        "Number of consecutive questions of an update that share a database, whose schema is then computed once.",
+        "Number of consecutive questions of an update that share a database. The schema, the common first part of "
+        "their prompts, is then computed once.",
     ] = 1
     dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
     demonstrations: Annotated[
         bool,
         "In a group without a correct answer, replace the last answer by the question's demonstration or gold query. "
-        "The group is then treated like a sampled one. In a chat, this applies only to questions with a `reasoning`.",
+        "The group is then treated like a sampled one. In a chat, answers begin with reasoning, so this applies only "
+        "to questions that have a `reasoning`.",
     ] = False
     steps_per_generation: Annotated[
         PositiveInt,
-        "Number of steps that train on one rollout: 1 is online; more is batch RL, with stored log-probabilities.",
+        "Number of steps that train on one rollout: 1 is online; more is batch RL, with the log-probabilities of the "
+        "policy that sampled the answers.",
         Synonyms(trl="steps_per_generation", note="TRL counts its gradient accumulation steps"),
     ] = 1
     num_generations: Annotated[

@@ -1,4 +1,8 @@
-"""Load a command's configuration from YAML files and `key.sub=value`, with one-line errors."""
+"""Load a command's configuration from YAML files and `key.sub=value`, with one-line errors.
+
+A root is the class of a command's configuration; its fields are the sections that the command reads. A layer is the
+values of one source. Later layers override earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from jaxrl_sql.config.unknown import unknown_key
 from jaxrl_sql.types import InputError
 
 SHIPPED = Path(__file__).with_name("shipped")
+"""The package's copy of the repository's folder `configs/`."""
 SYSTEMS = tuple(sorted(path.stem for path in SHIPPED.glob("as/[!_]*.yaml")))
 """The published systems with an evaluation in `configs/as/`, which `evaluate --as` accepts."""
 
@@ -53,24 +58,27 @@ def load_config(
 ) -> Root:
     """Read a command's configuration: the defaults, the YAML files and their bases, then the overrides in order.
 
-    Later files override earlier ones, for example a machine's file a recipe's. Files may have sections that the command
-    does not read, because several commands share them; overrides may not.
+    Later files override earlier ones: for example, a file for a machine overrides a recipe's file. Files may have
+    sections that the command does not read, because several commands share them; overrides may not.
 
-    `defaults` holds a command's defaults or a run's values, nested by section, which files override. `option_values`
-    holds the command's options, which override everything. Errors call overrides and options `origin`. Without
-    `is_checked` the values are not validated. A recipe that is code (`FILE.py:NAME`) must be named in a
-    file, an override or an option, because the values of a run may come from an untrusted source.
+    defaults: a command's defaults or the values of an earlier run, nested by section, which files override.
+    option_values: the command's options, which override everything.
+    origin: name of the overrides and options in error messages.
+    is_checked: whether the values are validated.
+    A recipe that is code (`FILE.py:NAME`) must be named in a file, an override or an option. The values of a run may
+    come from an untrusted source, so they must not cause the execution of code.
 
     A file may start with `base: other.yaml` (relative to itself) or a list of such files, which are read first. If the
     current folder has no such `configs/…`, the package's copy is used, also for `model.checkpoint`.
     Raises a one-line InputError for an unreadable file, an unknown key, a wrong type or an invalid choice.
     """
-    named = [*_layers(root, files, overrides, origin), (origin, option_values or {})]
+    user_layers = [*_layers(root, files, overrides, origin), (origin, option_values or {})]
     merged: dict[str, Any] = {}
-    for source, values in [("defaults", defaults or {}), *named]:
+    for source, values in [("defaults", defaults or {}), *user_layers]:
         _check_keys(root, values, source)
         _merge_nested(merged, {name: value for name, value in values.items() if name in read_annotations(root)})
     config = _replace_in_section(root(), merged)
+    # Defaults that follow from other values, such as the learning rate of adapters, apply to keys that are not set.
     explicit_keys = {key for key, value in flatten(merged) if value != ""}
     config = replace_values(
         config, {key: value for key, value in config.derive_defaults().items() if key not in explicit_keys}
@@ -79,7 +87,7 @@ def load_config(
     checkpoint, recipe = values.get("model.checkpoint", ""), values.get("recipe", "")
     if (shipped_checkpoint := find_shipped(checkpoint)) != Path(checkpoint):
         config = replace_values(config, {"model.checkpoint": str(shipped_checkpoint)})
-    if ":" in recipe and not any("recipe" in layer for _, layer in named):
+    if ":" in recipe and not any("recipe" in layer for _, layer in user_layers):
         raise InputError(
             f"the run was trained with a custom recipe, which is code outside of the run: name it to allow its "
             f"execution, as in recipe={recipe}"
@@ -118,7 +126,8 @@ def replace_values(config: Dataclass, values: Mapping[str, Any]) -> Dataclass:
 def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_only: bool = False) -> dict[str, Any]:
     """Return a command's defaults, overridden by the settings of a system's published evaluation.
 
-    With `judged_only`, only the rules are overridden, for existing answers. Raises InputError for an unknown system.
+    With `judged_only`, only the comparison rules are overridden, because the answers exist already. Raises InputError
+    for an unknown system.
     """
     if system not in SYSTEMS:
         (nearest,) = difflib.get_close_matches(system, SYSTEMS, n=1, cutoff=0.0)
@@ -132,7 +141,8 @@ def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_on
         ]
     merged: dict[str, Any] = {}
     _merge_nested(merged, defaults)
-    merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # these strings belong to the run's answer format
+    # A trained run's stop strings are for its answer format, and the system has another one.
+    merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)
     for layer in layers:
         _merge_nested(merged, layer)
     return merged
@@ -141,8 +151,8 @@ def apply_published_settings(system: str, defaults: Mapping[str, Any], judged_on
 def load_standalone(root: type[Root], path: Files, overrides: Sequence[str] = ()) -> Root:
     """Read a configuration whose sections no other command shares, from a YAML file and `key.sub=value`.
 
-    null in place of a named section, such as `sources.gretel=null`, drops that of an earlier file. Raises a one-line
-    InputError like `load_config`.
+    null in place of a section under a name of the user's choice, such as `sources.gretel=null`, removes the section of
+    an earlier file. Raises a one-line InputError like `load_config`.
     """
     merged: dict[str, Any] = {}
     for origin, values in _layers(root, path, overrides, COMMAND_LINE):
@@ -155,7 +165,7 @@ def load_standalone(root: type[Root], path: Files, overrides: Sequence[str] = ()
 
 
 def _refuse_absent(values: Mapping[str, Any], merged: Mapping[str, Any], origin: str) -> None:
-    """Reject null for a name that no earlier source of values has."""
+    """Reject null, which removes a named section, for a name that no earlier layer has."""
     for section, named in values.items():
         if not isinstance(named, Mapping):
             continue
@@ -171,6 +181,7 @@ def _layers(root: type[RootConfig], files: Files, overrides: Sequence[Override],
 
 
 def _file_layers(files: Files) -> list[Layer]:
+    """Return (origin, values) of the files with their bases, in order."""
     paths = [files] if isinstance(files, str | Path) else files or ()
     return [layer for path in paths for layer in read_files(find_shipped(path))]
 
@@ -181,8 +192,8 @@ def _read_override(root: type[RootConfig], override: Override, origin: str) -> d
         pairs = [(key, _as_yaml(value)) for key, value in flatten(override)]
     elif isinstance(override, str):
         key, value = read_override(override, origin)
-        is_list = value == "" and get_origin(_kind_of(root, key)) is list
-        pairs = [(key, [] if is_list else value)]
+        is_empty_list = value == "" and get_origin(_type_of(root, key)) is list
+        pairs = [(key, [] if is_empty_list else value)]
     else:
         raise InputError(f"{origin}: {override!r} is neither a mapping nor a text of the form key.sub=value")
     nested: dict[str, Any] = {}
@@ -204,7 +215,7 @@ def _as_yaml(value: object) -> object:
     return [_as_yaml(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _kind_of(root: type[RootConfig], key: str) -> Any:
+def _type_of(root: type[RootConfig], key: str) -> Any:
     """Return the type of a key's values; None for an unknown key."""
     section: Any = root
     for name in key.split("."):
@@ -217,15 +228,15 @@ def _kind_of(root: type[RootConfig], key: str) -> Any:
     return section
 
 
-def _merge_nested(lower: dict[str, Any], upper: Mapping[str, Any]) -> None:
-    """Merge nested values into others, in place."""
-    for name, value in upper.items():
+def _merge_nested(merged: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Override the nested values of `merged` with `values`, in place."""
+    for name, value in values.items():
         if isinstance(value, Mapping):
-            if lower.get(name) is None:  # absent, or dropped by an earlier file
-                lower[name] = {}
-            _merge_nested(lower[name], value)
+            if merged.get(name) is None:  # absent, or removed by an earlier file
+                merged[name] = {}
+            _merge_nested(merged[name], value)
         else:
-            lower[name] = value
+            merged[name] = value
 
 
 def _replace_in_section(section: Any, values: Mapping[str, Any]) -> Any:
@@ -233,9 +244,11 @@ def _replace_in_section(section: Any, values: Mapping[str, Any]) -> Any:
 
     def convert(name: str, value: Any) -> Any:
         annotation = read_annotations(type(section))[name][0]
-        if get_origin(annotation) is dict:
-            kind = get_args(annotation)[1]
-            return {key: _replace_in_section(kind(), inner) for key, inner in value.items() if inner is not None}
+        if get_origin(annotation) is dict:  # sections under names of the user's choice
+            section_type = get_args(annotation)[1]
+            return {
+                key: _replace_in_section(section_type(), inner) for key, inner in value.items() if inner is not None
+            }
         if isinstance(value, Mapping):
             return _replace_in_section(getattr(section, name), value)
         return annotation(value) if annotation in (float, str) else value
@@ -244,12 +257,12 @@ def _replace_in_section(section: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _owners(name: str) -> dict[type, type[RootConfig]]:
-    """Return the roots that have a section or a key of that name, by its type."""
+    """Return the roots that have a section or a key of that name, by the type of its values."""
     return {read_annotations(root)[name][0]: root for root in reversed(ROOTS) if name in read_annotations(root)}
 
 
 def _refuse_unread(root: type[RootConfig], values: Mapping[str, Any], origin: str) -> None:
-    """Reject values of a section that the command of a root does not read."""
+    """Reject values of a section that only other commands read."""
     for name in values:
         if name not in read_annotations(root) and _owners(name):
             commands = ", ".join(dict.fromkeys(other.commands for other in ROOTS if name in read_annotations(other)))
@@ -259,18 +272,21 @@ def _refuse_unread(root: type[RootConfig], values: Mapping[str, Any], origin: st
 
 
 def _replacement_key(root: type[RootConfig], key: str) -> str:
-    """Return the key of a root that has the same subsection as an unread key, such as `sampling`; "" if none has."""
-    sections = [name for name, (kind, _) in read_annotations(root).items() if dataclasses.is_dataclass(kind)]
-    below = key.partition(".")[2]
-    inner = [inner for inner in (key, below) if "." in inner]
-    candidates = [*(f"{section}.{name}" for section in sections for name in inner), *inner]
-    return next((candidate for candidate in candidates if _kind_of(root, candidate) is not None), "")
+    """Return the key of a command that corresponds to a key of a section that it does not read; "" if there is none.
+
+    For example, `evaluate.sampling.turns` corresponds to `sampling.turns`.
+    """
+    sections = [name for name, (type_, _) in read_annotations(root).items() if dataclasses.is_dataclass(type_)]
+    key_in_section = key.partition(".")[2]
+    shared_keys = [shared for shared in (key, key_in_section) if "." in shared]
+    candidates = [*(f"{section}.{name}" for section in sections for name in shared_keys), *shared_keys]
+    return next((candidate for candidate in candidates if _type_of(root, candidate) is not None), "")
 
 
 def _check_keys(root: type[RootConfig], values: Mapping[str, Any], origin: str) -> None:
-    """Reject an unknown key of a source and suggest the nearest, and reject a value of the wrong type.
+    """Reject an unknown key of a layer and suggest the nearest, and reject a value of the wrong type.
 
-    Sections of other commands are checked too.
+    Sections that only other commands read are checked too.
     """
     for name, value in values.items():
         owner = root if name in read_annotations(root) else next(iter(_owners(name).values()), root)
@@ -278,11 +294,13 @@ def _check_keys(root: type[RootConfig], values: Mapping[str, Any], origin: str) 
 
 
 def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[RootConfig], prefix: str = "") -> None:
+    """Check the keys and types of a section's values; `section` is its class, and `prefix` begins its dotted keys."""
     for name, value in values.items():
         key = f"{prefix}{name}"
         annotation = read_annotations(section).get(str(name), (None, ()))[0]
-        of_names = get_args(annotation)[1] if get_origin(annotation) is dict else None
-        if annotation is None and "." in str(name) and _kind_of(root, key) is not None:
+        # The class of sections under names of the user's choice.
+        named_section = get_args(annotation)[1] if get_origin(annotation) is dict else None
+        if annotation is None and "." in str(name) and _type_of(root, key) is not None:
             *sections, last = str(name).split(".")
             raise InputError(f"{origin}: unknown key {key} in one text: write {': {'.join(sections)}: {{{last}: …}}")
         if annotation is None:
@@ -291,10 +309,10 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
                 f"{prefix}{other}" for other in annotations if not dataclasses.is_dataclass(annotations[other][0])
             ]
             raise InputError(f"{origin}: {unknown_key(next(flatten({key: value}))[0], root, siblings)}")
-        if of_names or dataclasses.is_dataclass(annotation):
+        if named_section or dataclasses.is_dataclass(annotation):
             if not isinstance(value, Mapping):
                 raise InputError(f"{origin}: {key} is a section and needs keys below it, not {value!r}")
-            if of_names is None:
+            if named_section is None:
                 _check(annotation, value, origin, root, f"{key}.")
                 continue
             for entry, inner in value.items():
@@ -302,7 +320,7 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
                     continue
                 if not isinstance(inner, Mapping):
                     raise InputError(f"{origin}: {key}.{entry} is a section and needs keys below it, not {inner!r}")
-                _check(of_names, inner, origin, root, f"{key}.{entry}.")
+                _check(named_section, inner, origin, root, f"{key}.{entry}.")
         elif isinstance(value, Mapping) and value:
             raise InputError(f"{origin}: {unknown_key(next(flatten(value, f'{key}.'))[0], root)}")
         elif not _has_type(annotation, value):

@@ -9,10 +9,11 @@ from typing import Annotated
 from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt, Synonyms
 
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
-"""Activations of a layer that can be kept for the backward pass (`model.remat`)."""
+"""Activations of a layer that can be stored for the backward pass (`model.remat`): queries, keys, values, the attention
+output, and the gate and up projections of the MLP."""
 
 MIN_KEPT_MIB = 256
-"""The memory for logits if `model.kept_logits_mib` is not determined."""
+"""The memory for logits while `model.kept_logits_mib` is 0."""
 
 
 class _Remat:
@@ -22,11 +23,11 @@ class _Remat:
 
     def find_error(self, value: str) -> str:
         """Return the reason why a value is rejected, to append to the field's key; "" if it is valid."""
-        odd = [name.strip() for name in value.split(",") if name.strip() not in REMAT_NAMES]
-        if value in ("none", "full") or not odd:
+        unknown = [name.strip() for name in value.split(",") if name.strip() not in REMAT_NAMES]
+        if value in ("none", "full") or not unknown:
             return ""
         return (
-            f"={value!r}: unknown {', '.join(map(repr, odd))}; must be none, full, or a list as in query,key, of "
+            f"={value!r}: unknown {', '.join(map(repr, unknown))}; must be none, full, or a list as in query,key, of "
             f"{', '.join(REMAT_NAMES)}"
         )
 
@@ -35,7 +36,7 @@ class _Remat:
 class LoraConfig:
     """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685), trained while the weights are frozen.
 
-    The update of a weight is alpha / rank times the product of its two small matrices.
+    An adapter adds alpha / rank times the product of its two small matrices to a weight.
     """
 
     rank: Annotated[
@@ -138,15 +139,15 @@ class ModelConfigSection:
     ] = field(default_factory=list)
     kept_logits_mib: Annotated[
         int,
-        "Memory per device, in MiB, for the logits that the backward pass uses; 0: at least 256, and half of what the "
-        "estimate of the run's memory leaves free. Beyond it, logits are computed in chunks: twice, or once if the "
-        "output matrix is not trained (`model.frozen`, adapters).",
+        "Memory per device, in MiB, for the logits that the backward pass uses; 0: half of the memory that is free by "
+        "the estimate of the run's memory, and at least 256. If the logits need more, they are computed in chunks: "
+        "twice, or once if the output matrix is not trained (`model.frozen`, adapters).",
     ] = 0
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     @property
     def kept_logits(self) -> int:
-        """Return `kept_logits_mib` in bytes, or its smallest value if it is not determined yet."""
+        """Return `kept_logits_mib` in bytes; while it is 0, its smallest automatic value."""
         return (self.kept_logits_mib or MIN_KEPT_MIB) << 20
 
     def find_errors(self, name: str) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Settings of `jaxrl-sql data prepare`: sources, selection of questions, and the validation split."""
+"""Settings of `jaxrl-sql data prepare`: sources, selection of questions, and the validation split.
+
+A gold is the reference query of a question. VM steps are the instructions of SQLite's virtual machine.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +14,44 @@ from jaxrl_sql.config.fields import OneOf, PositiveInt
 from jaxrl_sql.config.load import load_standalone
 from jaxrl_sql.config.roots import RootConfig
 
-TAKEN = ("train", "validation", "scripts")
-"""Reserved names: folders that preparation creates."""
+RESERVED = ("train", "validation", "scripts")
+"""Names of folders that preparation creates, which no evaluation set may have; `scripts` is temporary."""
 
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """A source of questions, under a name of your choice, and the selection of its questions."""
+    """A source of questions, under a name of your choice, and the selection of its questions.
+
+    The pass rate of a question is the share of right answers among a model's samples.
+    """
 
     dir: Annotated[str, "Folder of the set."] = ""
     split: Annotated[str, "Split of the set; if empty, the only one or the default one."] = ""
     include_ids: Annotated[str, "File of question ids; others are omitted."] = ""
-    complexity: Annotated[list[str], "Complexity labels of the set to select; if empty, all."] = field(
+    complexity: Annotated[list[str], "Complexity labels of the set's files to select; if empty, all."] = field(
         default_factory=list
     )
-    hardness: Annotated[list[str], "Spider's difficulties to select; if empty, all."] = field(default_factory=list)
-    exclude: Annotated[list[str], "Regular expressions; questions with a match are omitted."] = field(
+    hardness: Annotated[
+        list[str], "Difficulties to select, by Spider's rules from the SQL: easy, medium, hard, extra; if empty, all."
+    ] = field(default_factory=list)
+    exclude: Annotated[list[str], "Regular expressions; questions whose text matches are omitted."] = field(
         default_factory=list
     )
     min_sql_characters: Annotated[int, "Minimum length of the gold SQL in characters."] = 0
     rates: Annotated[str, "File of pass rates that `data filter` wrote, for `low` and `high`."] = ""
     low: Annotated[float, "Minimum pass rate in `rates`."] = 0.0
     high: Annotated[float, "Maximum pass rate in `rates`."] = 1.0
-    run_golds: Annotated[bool, "Run the golds and omit questions whose gold fails."] = True
-    empty_gold: Annotated[bool, "Omit questions whose gold returns no rows; needs `run_golds`."] = True
-    max_gold_steps: Annotated[int, "Maximum number of VM steps of a gold; 0 sets no limit; needs `run_golds`."] = 0
+    run_golds: Annotated[bool, "Run the gold queries and omit questions whose gold query fails."] = True
+    empty_gold: Annotated[bool, "Omit questions whose gold query returns no rows; needs `run_golds`."] = True
+    max_gold_steps: Annotated[
+        int, "Maximum number of SQLite VM steps of a gold query; 0 sets no limit; needs `run_golds`."
+    ] = 0
     subsample_every: Annotated[PositiveInt, "Sampling interval of the remaining questions; 2 keeps every second."] = 1
     count: Annotated[int, "Maximum number of questions, selected by their ids and the seed; 0: all."] = 0
     balance: Annotated[
         str,
         OneOf("none", "complexity", "hardness", "database"),
-        "Label by which the selected questions are balanced.",
+        "Label by which the `count` questions are balanced: equal numbers per value, as far as each has enough.",
     ] = "none"
     prefix: Annotated[
         str, "Prefix of the set's database names, for sets that use the same name for different databases."
@@ -104,10 +114,10 @@ class PrepareConfig(RootConfig):
     subsets: Annotated[
         list[int], "Write lists of ids of every n-th training question; smaller lists are subsets of larger ones."
     ] = field(default_factory=list)
-    link: Annotated[bool, "Link to the databases instead of copying them."] = False
-    threads: Annotated[int, "Number of concurrent golds; 0 uses one per core."] = 0
-    vm_steps: Annotated[PositiveInt, "Maximum number of VM steps of a gold."] = 3_000_000_000
-    timeout_ms: Annotated[PositiveInt, "Time limit of a gold in milliseconds, regardless of its steps."] = 300_000
+    link: Annotated[bool, "Create symbolic links to the databases instead of copying them."] = False
+    threads: Annotated[int, "Number of gold queries that run concurrently; 0 uses one per core."] = 0
+    vm_steps: Annotated[PositiveInt, "Maximum number of SQLite VM steps of a gold query."] = 3_000_000_000
+    timeout_ms: Annotated[PositiveInt, "Time limit of a gold query in milliseconds, regardless of its steps."] = 300_000
 
     def find_errors(self) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
@@ -116,8 +126,8 @@ class PrepareConfig(RootConfig):
         if not self.sources:
             yield "sources is empty: name at least one set with its dir"
         for name in self.evals:
-            if name in TAKEN or not name.replace("_", "a").replace("-", "a").isalnum():
-                yield f"evals.{name} names a folder in {self.out}: only letters, digits, - and _, and not {TAKEN}"
+            if name in RESERVED or not name.replace("_", "a").replace("-", "a").isalnum():
+                yield f"evals.{name} names a folder in {self.out}: only letters, digits, - and _, and not {RESERVED}"
         yield from (f"subsets: {n} must be 2 or more" for n in self.subsets if n < 2)
 
 

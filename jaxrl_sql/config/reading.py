@@ -1,4 +1,7 @@
-"""Read YAML files with their bases and `key.sub=value`, and write a configuration as YAML."""
+"""Read YAML files with their bases and `key.sub=value`, and write a configuration as YAML.
+
+The bases of a file are the files that its key `base` names. They are read first, and the file overrides them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import yaml
 from jaxrl_sql.types import InputError
 
 Layer = tuple[str, Mapping[str, Any]]
-"""The origin of values for error messages, and the values, nested by section."""
+"""The values of one source, such as a file or an override: its name for error messages, and values by section."""
 
 PROMPT_FILE = "jaxrl_sql.yaml"
 """File in a model's folder with the prompt settings of its training. Its prompt template is next to it."""
@@ -43,6 +46,7 @@ class _Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# PyYAML reads dates as objects, and 1e-6 as a text: replace its rules for timestamps and floats.
 _Loader.yaml_implicit_resolvers = {
     first: [resolver for resolver in resolvers if resolver[0].rpartition(":")[2] not in ("timestamp", "float")]
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
@@ -89,7 +93,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=32)
 def _parse_cached(text: str) -> bytes:
-    """Return the pickled values of a YAML text, cached because a resumed run reads its file several times."""
+    """Return the pickled values of a YAML text, cached because a resumed run reads its file several times.
+
+    Pickled, because callers change the values that they get.
+    """
     values = _parse(text)
     return pickle.dumps({} if values is None else values)
 
@@ -97,7 +104,7 @@ def _parse_cached(text: str) -> bytes:
 def _parse(text: str) -> Any:
     """Return the values of a YAML text; raises YAMLError, or ValueError for an invalid number or alias."""
     values = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
-    if re.search(r"\*\w", text):
+    if re.search(r"\*\w", text):  # YAML's aliases
         _refuse_recursion(values, ())
     return values
 
@@ -112,7 +119,7 @@ def _refuse_recursion(values: Any, ancestors: tuple[int, ...]) -> None:
 
 
 def read_files(path: Path, ancestors: tuple[Path, ...] = ()) -> list[Layer]:
-    """Return the layers of a YAML file's bases and of the file, bases first.
+    """Return the layers of a YAML file's bases and of the file, bases first; `ancestors` are the files that name it.
 
     Raises InputError for an unreadable file and for a cycle of bases.
     """
@@ -130,7 +137,7 @@ def read_files(path: Path, ancestors: tuple[Path, ...] = ()) -> list[Layer]:
 
 
 def _with_template_path(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a file; in a model's `PROMPT_FILE`, a prompt template that is a file is relative to it."""
+    """Return the values of a file; in a model's `PROMPT_FILE`, a prompt template's path is relative to the file."""
     data = values.get("data")
     chat = data.get("chat") if isinstance(data, dict) else None
     if path.name == PROMPT_FILE and isinstance(chat, dict):
@@ -157,14 +164,14 @@ def read_override(text: str, origin: str) -> tuple[str, Any]:
 
 
 def refuse_spaces(overrides: Sequence[object], origin: str) -> None:
-    """Reject an override that is split into several words by spaces around its equals sign."""
-    for word, following in itertools.pairwise(overrides):
-        if not isinstance(word, str) or not isinstance(following, str) or not following:
+    """Reject an override that the shell has split into two arguments at a space next to its equals sign."""
+    for argument, following in itertools.pairwise(overrides):
+        if not isinstance(argument, str) or not isinstance(following, str) or not following:
             continue
-        is_cut_before = following.startswith("=") and "=" not in word
-        is_cut_after = word.endswith("=") and "=" not in following
-        if is_cut_before or is_cut_after:
-            key = word.rstrip("=")
+        has_space_before = following.startswith("=") and "=" not in argument
+        has_space_after = argument.endswith("=") and "=" not in following
+        if has_space_before or has_space_after:
+            key = argument.rstrip("=")
             raise InputError(f"{origin}: write {key}=VALUE without spaces around the equals sign")
 
 

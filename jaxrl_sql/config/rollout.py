@@ -14,8 +14,9 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 class RolloutConfig:
     """The engine that samples training answers, and its KV cache.
 
-    At the start of a run, `memory` is converted to numbers of KV blocks, which are saved in the run's `config.yaml`, so
-    that a resumed run has the same numbers on any machine. If the cache is full, prompts and answers wait.
+    The cache consists of KV blocks, which hold a fixed number of tokens. At the start of a run, `memory` is converted
+    to numbers of blocks, which are saved in the run's `config.yaml`, so that a resumed run has the same numbers on any
+    machine. If the cache is full, prompts and answers wait.
     """
 
     max_num_seqs: Annotated[
@@ -35,7 +36,9 @@ class RolloutConfig:
     ] = 0.4
     prompt_blocks: Annotated[int, "Number of KV blocks for prompts; 0 derives it from `rollout.memory`."] = 0
     completion_blocks: Annotated[int, "Number of KV blocks for answers; 0 derives it from `rollout.memory`."] = 0
-    prefix_blocks: Annotated[int, "Number of KV blocks for cached prefixes; 0 derives it from `rollout.memory`."] = 0
+    prefix_blocks: Annotated[
+        int, "Number of KV blocks for cached prefixes of earlier prompts; 0 derives it from `rollout.memory`."
+    ] = 0
     exact: Annotated[
         bool,
         "Use the engine's log-probabilities as the old policy's in the ratio, under the full distribution, instead of "

@@ -41,7 +41,7 @@ RecipeName = Annotated[
 ]
 
 
-_ADAPTER_RATES = {"sft.optim.lr": 2e-4, "grpo.optim.lr": 1e-5}
+_ADAPTER_LEARNING_RATES = {"sft.optim.lr": 2e-4, "grpo.optim.lr": 1e-5}
 """The default learning rates of adapters, ten times those of full training."""
 
 
@@ -50,14 +50,14 @@ class RootConfig:
     """The configuration of one or several commands; its fields are the sections that they read."""
 
     commands: ClassVar[str] = ""
-    """Names of the commands, for messages."""
+    """Names of the commands, as in "train, sft", for messages."""
 
     def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
         yield from ()
 
     def derive_defaults(self) -> dict[str, Any]:
-        """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
+        """Return the defaults that follow from other values, by dotted key; a key that is set keeps its value."""
         data = getattr(self, "data", None)
         if isinstance(data, DataConfig) and data.source == "synth":
             return {"data.dir": f"data-cache/synth-{data.seed}"}
@@ -101,7 +101,7 @@ class TrainConfig(RootConfig):
         return WorkloadSections(self.sft, self.grpo, self.sampling, self.rollout, self.validation, longest)
 
     def phases(self) -> list[tuple[str, int]]:
-        """Return (name, last step) of each phase that a run has."""
+        """Return (name, last step) of each phase that a run has; steps are counted over all phases."""
         phases, last = [], 0
         for name, steps in (("sft", self.sft.steps), ("grpo", self.grpo.steps), ("grpo2", self.second_stage.steps)):
             last += steps
@@ -113,11 +113,11 @@ class TrainConfig(RootConfig):
         return self.sft.steps + self.grpo.steps + self.second_stage.steps
 
     def derive_defaults(self) -> dict[str, Any]:
-        """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
+        """Return the defaults that follow from other values, by dotted key; a key that is set keeps its value."""
         return {
             **super().derive_defaults(),
             "validation.sampling.max_new_tokens": self.sampling.max_new_tokens,
-            **(_ADAPTER_RATES if self.model.lora.rank else {}),
+            **(_ADAPTER_LEARNING_RATES if self.model.lora.rank else {}),
         }
 
     def find_errors(self) -> Iterator[str]:
@@ -203,7 +203,7 @@ class FilterConfig(RootConfig):
         """Yield a line for each contradiction between values of different sections."""
         yield from _sampling_errors(self.sampling)
         turns = self.sampling.turns
-        yield from _dialogue_errors(self.data, self.sampling, turns, turns)
+        yield from _multi_turn_errors(self.data, self.sampling, turns, turns)
         yield from _shot_errors(self.data, turns, "sampling.turns")
         yield from _dialect_errors(self.data, self.executor)
         if self.filter.samples and not self.model.checkpoint:
@@ -292,11 +292,14 @@ def _sampling_errors(sampling: SamplingConfig) -> Iterator[str]:
         yield "sampling.turns=0 must be above 0"
 
 
-def _dialogue_errors(data: DataConfig, sampling: SamplingConfig, turns: int, bounded: int) -> Iterator[str]:
-    """Yield the errors of multi-turn answers, of which `bounded` turns share the token limit of `sampling`."""
-    if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
+def _multi_turn_errors(data: DataConfig, sampling: SamplingConfig, turns: int, limited_turns: int) -> Iterator[str]:
+    """Yield the errors of answers with up to `turns` turns.
+
+    limited_turns: the most turns of an answer whose total length `sampling.max_total_tokens` limits.
+    """
+    if limited_turns > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
         yield (
-            f"sampling.max_total_tokens={sampling.max_total_tokens} limits all {bounded} turns: it must be above "
+            f"sampling.max_total_tokens={sampling.max_total_tokens} limits all {limited_turns} turns: it must be above "
             f"sampling.max_new_tokens={sampling.max_new_tokens}"
         )
     if turns > 1 and data.prompt == "compact":
@@ -304,12 +307,13 @@ def _dialogue_errors(data: DataConfig, sampling: SamplingConfig, turns: int, bou
 
 
 def _turn_errors(config: TrainConfig) -> Iterator[str]:
-    """Yield the errors of multi-turn answers."""
+    """Yield the errors of multi-turn answers in training and validation."""
     sampling, validation_sampling = config.sampling, config.validation.sampling
     validation = config.validation.sampling_in(sampling)
     turns = max(sampling.turns, validation_sampling.turns)
-    bounded = sampling.turns if validation_sampling.max_total_tokens else turns
-    yield from _dialogue_errors(config.data, sampling, turns, bounded)
+    # The limit of `sampling` also applies to validation, unless that has its own.
+    limited_turns = sampling.turns if validation_sampling.max_total_tokens else turns
+    yield from _multi_turn_errors(config.data, sampling, turns, limited_turns)
     if turns > 1 and config.mesh.processes != 1 and config.rollout.mesh == "training":
         yield (
             f"{turns} turns on mesh.processes={config.mesh.processes} need replicas of the model: rollout.mesh must be "
@@ -345,7 +349,7 @@ def _shot_errors(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
 
 
 def _stage_errors(config: TrainConfig) -> Iterator[str]:
-    """Yield the errors of the steps of both stages."""
+    """Yield the errors of a second stage of reinforcement learning."""
     grpo, second_stage = config.grpo, config.second_stage
     if second_stage.steps % grpo.steps_per_generation:
         yield (
@@ -361,7 +365,7 @@ def _stage_errors(config: TrainConfig) -> Iterator[str]:
 
 
 def _dialect_errors(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]:
-    """Yield the errors of questions in other dialects."""
+    """Yield the errors of questions in dialects other than SQLite's, whose SQL needs a database of that dialect."""
     shares, addresses = dataclasses.asdict(data.dialects), dataclasses.asdict(executor.databases)
     if executor.sqlite_version and shares["mysql"] > 0 and addresses["mysql"] == "translated":
         yield (
@@ -380,16 +384,17 @@ def _dialect_errors(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]
 
 
 def _objective_errors(sampling: SamplingConfig, rollout: RolloutConfig, grpo: GrpoConfig) -> Iterator[str]:
-    """Yield the errors of sampling settings that the objective does not support."""
-    truncations = {
+    """Yield the errors of sampling settings that the objective of `grpo` does not support."""
+    changes_distribution = {
         f"sampling.top_k={sampling.top_k}": sampling.top_k > 0,
         f"sampling.top_p={sampling.top_p}": sampling.top_p < 1,
         f"sampling.min_p={sampling.min_p}": sampling.min_p > 0,
         f"sampling.repetition_penalty={sampling.repetition_penalty}": sampling.repetition_penalty != 1,
     }
-    truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
-    if truncated and not grpo.loss.tis_clip_max and grpo.steps:
-        yield f"{truncated} samples from another distribution than the policy: grpo.loss.tis_clip_max=0 must be above 0"
+    changes = ", ".join(setting for setting, is_set in changes_distribution.items() if is_set)
+    # The importance weight (`tis_clip_max`) corrects the difference.
+    if changes and not grpo.loss.tis_clip_max and grpo.steps:
+        yield f"{changes} samples from another distribution than the policy: grpo.loss.tis_clip_max=0 must be above 0"
     incompatible = {
         f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns > 1,
         "rollout.exact=true: a gold has no log-probabilities of a sampler": rollout.exact,
@@ -413,13 +418,13 @@ def _objective_errors(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
 
 
 def _length_errors(config: TrainConfig) -> Iterator[str]:
-    """Yield the error of a model from scratch with too few positions."""
+    """Yield the error of a model from scratch with too few positions for the longest prompt and answer."""
     answer = max(
         config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.sampling.max_new_tokens
     )
-    need = config.data.max_prompt_tokens + answer
-    if need > config.model.max_positions:
+    total = config.data.max_prompt_tokens + answer
+    if total > config.model.max_positions:
         yield (
             f"model.max_positions={config.model.max_positions} is below the longest prompt and completion together, "
-            f"{need} tokens"
+            f"{total} tokens"
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class SecondStageConfig:
-    """A second stage from the best evaluated checkpoint of the first (PaVeRL-SQL).
+    """A second stage of reinforcement learning from the first stage's checkpoint with the best evaluation (PaVeRL-SQL).
 
     Its learning rate starts at the first stage's peak if accuracy rose and levelled off, and at half of the best
     checkpoint's rate if accuracy only fluctuated. It decays by a cosine.

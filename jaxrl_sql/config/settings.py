@@ -63,6 +63,7 @@ def synonyms_text(field: Field) -> str:
 
 
 def _help_of(field: Field) -> str:
+    """Return a field's lines of `--help`: key and default, then meaning, valid values and synonyms."""
     text = f"{field.help} [{describe_rule(field)}]"
     if names := synonyms_text(field):
         text += f" [{names}]"

@@ -12,7 +12,10 @@ from jaxrl_sql.config.optim import OptimConfig
 
 @dataclass(frozen=True)
 class SftConfig:
-    """The supervised phase before reinforcement learning; a batch has `databases` x `questions` examples."""
+    """The supervised phase before reinforcement learning; a batch has `databases` x `questions` examples.
+
+    A schema is the description of a database in prompts. It is computed once for all of a batch's questions on it.
+    """
 
     steps: Annotated[
         int,
@@ -83,7 +86,7 @@ class SftConfig:
     traces: Annotated[
         str,
         OneOf("reasoning", "sql"),
-        "Target of the examples: SQL with the `reasoning` if an example has some, or `sql` only.",
+        "Target of the examples: SQL after the example's reasoning, if it has some (`reasoning`), or `sql` only.",
     ] = "reasoning"
     formats: Annotated[
         list[str],

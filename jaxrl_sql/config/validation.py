@@ -22,13 +22,13 @@ class ValidationConfig:
     max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated concurrently."] = 128
     rule: Annotated[
         str,
-        "Rule that scores answers, each on its question's own database, to compare runs of different recipes. If "
-        "empty, the recipe's rule, or the set's if the recipe has none; Spider 2, EHRSQL and Defog always use their "
-        "own.",
+        "Rule that compares an answer's rows with the gold query's (docs/reference/rules.md), each on its question's "
+        "own database. Set it to compare runs of different recipes. If empty, the recipe's rule, or the set's if the "
+        "recipe has none; Spider 2, EHRSQL and Defog always use their own.",
     ] = ""
 
     def sampling_in(self, training: SamplingConfig) -> SamplingConfig:
-        """Return the sampling of validation in a run whose training uses `training`."""
+        """Return the sampling of validation, with empty values replaced by those of training."""
         return replace(
             self.sampling,
             stop=self.sampling.stop or training.stop,

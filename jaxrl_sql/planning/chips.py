@@ -26,9 +26,12 @@ _RUNS = 5
 class Chip(NamedTuple):
     """Peak figures of one chip.
 
-    memory: bytes available to a program; flops: operations per second in bfloat16; hbm: bytes per second to and from
-    its memory; link: bytes per second received from other chips over all links; dims: dimensions of the topology's
-    name, 0 for GPUs.
+    memory: bytes available to a program (0: unknown).
+    flops: operations per second, in bfloat16 if the source does not say otherwise.
+    hbm: bytes per second to and from the chip's memory.
+    link: bytes per second received from other chips over all links.
+    dims: numbers after the colon of a topology's name, such as 3 in "v5p:4x4x2"; 0 for GPUs, whose name has a count.
+    source: document of the figures, or how they were measured.
     """
 
     memory: int
@@ -54,15 +57,21 @@ CHIPS: Mapping[str, Chip] = {
     "l4": Chip(24 * GB, 121e12, 300 * GB, 32 * GB, 0, f"{_NVIDIA} L4, without sparsity"),
     "rtx4090": Chip(24 * GB, 165e12, 1008 * GB, 32 * GB, 0, "NVIDIA's paper on the Ada architecture, without sparsity"),
 }
-# By prefix of JAX's names, and by the words in them; the longer ones first.
+# Chips by the prefix of a TPU's name in JAX, and by the words in a GPU's name; longer names precede shorter ones.
 TPU_KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v6": "v6e"}
 GPU_KINDS = {"A100 40GB": "a100-40gb", "A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
 
-# Without these, libtpu queries a cloud's metadata server, prints errors, and allows one process at a time.
-QUIET = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4"}
-QUIET |= {"TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+# Without these, libtpu queries a cloud's metadata server, prints errors, and allows only one process at a time.
+LIBTPU_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 
-LIBTPU = "libtpu is not installed: pip install 'jaxrl_sql[tpu-plan]' (it compiles for TPUs without having any)"
+LIBTPU_MISSING = "libtpu is not installed: pip install 'jaxrl_sql[tpu-plan]' (it compiles for TPUs without having any)"
 KNOWN_TOPOLOGIES = (
     "v5e:2x2, v5e:4x4, v5e:4x8, v5e:8x8, v5e:8x16, v5e:16x16, the same of v6e; v5p:2x2x1, v5p:2x2x2, v5p:2x2x4, "
 )
@@ -73,7 +82,7 @@ KNOWN_TOPOLOGIES += "gpu and cpu (this machine's)"
 
 
 class Topology(NamedTuple):
-    """A number of chips of one kind, and the name of the topology."""
+    """A number of chips of one kind; `name` is the value of --topology, such as v5p:4x4x2, h100:8, cpu or gpu."""
 
     name: str
     chip: Chip
@@ -81,7 +90,7 @@ class Topology(NamedTuple):
     platform: str
 
     def devices(self) -> Sequence[Any] | None:
-        """Return devices to compile for; or None, in which case only formulas apply.
+        """Return the devices to compile for, real or absent; None if there are none, so that only formulas apply.
 
         Raises InputError for TPUs if libtpu is missing or does not know the topology.
         """
@@ -96,7 +105,7 @@ class Topology(NamedTuple):
 
     @property
     def per_host(self) -> int:
-        """Return the number of chips per process: those of a host, eight GPUs or four TPUs."""
+        """Return the number of chips per process, which are those of a host: up to eight GPUs or four TPUs."""
         return min(self.chips, {"tpu": 4, "gpu": 8}.get(self.platform, self.chips))
 
     @property
@@ -140,8 +149,10 @@ def _local_topology(kind: str) -> Topology:
             raise InputError(f"--topology gpu: the figures of {devices[0].device_kind} are unknown")
         limit = int((devices[0].memory_stats() or {}).get("bytes_limit", 0))
         return Topology(kind, chip._replace(memory=limit or chip.memory), len(devices), kind)
-    flops, moved = (pace / len(devices) for pace in _measure_speeds(devices[0]))  # they share the cores
-    chip = Chip(machine_memory() // len(devices), flops, moved, moved, 0, "measured here, in float32")
+    # A process may have several CPU devices, which share the cores and the memory.
+    flops, bytes_per_second = (speed / len(devices) for speed in _measure_speeds(devices[0]))
+    memory = machine_memory() // len(devices)
+    chip = Chip(memory, flops, bytes_per_second, bytes_per_second, 0, "measured here, in float32")
     return Topology(kind, chip, len(devices), kind)
 
 
@@ -183,8 +194,8 @@ def _memory_limits(cgroups: Path, mount: Path) -> Iterator[int]:
         if "memory" not in controllers.split(",") and controllers:
             continue
         root, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
-        inner = root / cgroup.lstrip("/")
-        for folder in (inner, *inner.parents):
+        process_folder = root / cgroup.lstrip("/")
+        for folder in (process_folder, *process_folder.parents):
             with suppress(OSError, ValueError):  # no such file; "max"
                 yield int((folder / name).read_text(encoding="utf-8"))
             if folder == root:
@@ -200,9 +211,10 @@ def device_memory(mesh: jax.sharding.Mesh) -> int:
 
 
 def _tpu_devices(name: str) -> Sequence[Any]:
+    """Return the absent TPUs of a topology, to compile for; raises InputError without libtpu or if it is unknown."""
     if importlib.util.find_spec("libtpu") is None:
-        raise InputError(LIBTPU)
-    for key, value in QUIET.items():
+        raise InputError(LIBTPU_MISSING)
+    for key, value in LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     from jax.experimental import topologies  # noqa: PLC0415 - loads libtpu, which few commands need
 

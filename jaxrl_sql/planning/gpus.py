@@ -21,14 +21,20 @@ CUDNN = (9, 10)
 """The cuDNN version to compile for, because a machine without the library has none to query."""
 
 Rates = Mapping[int, tuple[int, int]]
+"""By XLA's number of a dtype (10 float16, 11 float32, 12 float64, 16 bfloat16), the rate of one multiprocessor.
+
+(units, multiplications per clock of each unit).
+"""
 
 
 class Gpu(NamedTuple):
     """A GPU by NVIDIA's data sheet, and the limits of its compute capability by the CUDA programming guide's table.
 
-    memory in bytes, bandwidth in bytes per second, clock in GHz; shared: KiB of shared memory per multiprocessor.
-    vector, matrix: by dtype in XLA's numbers (10 half, 11 float, 12 double, 16 bfloat16), units per multiprocessor and
-    multiplications per clock of each.
+    capability: compute capability (major, minor).
+    clock: GHz; memory: bytes; bandwidth: bytes of memory per second; l2: bytes of the L2 cache.
+    shared: KiB of shared memory per multiprocessor.
+    links: number of NVLink links.
+    vector, matrix: rates of the vector units and of the tensor cores.
     """
 
     name: str
@@ -52,7 +58,7 @@ _HOPPER: tuple[Rates, Rates] = (
     {10: (128, 2), 11: (128, 1), 12: (64, 1), 16: (128, 2)},
     {10: (4, 512), 11: (4, 256), 12: (4, 32), 16: (4, 512)},
 )
-# Ada's matrix units have no double precision. With float32 sums, GeForce cards run at half the rate of the others.
+# Ada's tensor cores have no double precision. With float32 sums, GeForce cards have half the rate of the others.
 _ADA_VECTOR: Rates = {10: (128, 1), 11: (128, 1), 12: (2, 1), 16: (128, 1)}
 _ADA: tuple[Rates, Rates] = (_ADA_VECTOR, {10: (4, 128), 11: (4, 64), 16: (4, 128)})
 _GEFORCE: tuple[Rates, Rates] = (_ADA_VECTOR, {10: (4, 64), 11: (4, 32), 16: (4, 64)})
@@ -68,7 +74,7 @@ PER_HOST = 8
 
 
 def target_config(gpu: Gpu) -> str:
-    """Return a GPU as XLA's GpuTargetConfigProto in text."""
+    """Return the description of a GPU in the text form of XLA's `GpuTargetConfigProto`."""
     (major, minor), is_hopper = gpu.capability, gpu.capability[0] >= 9
     device: Record = {
         "name": gpu.name,
@@ -79,7 +85,7 @@ def target_config(gpu: Gpu) -> str:
         "compile_time_toolkit_version": "12.9.0",
         "dnn_version": f"{CUDNN[0]}.{CUDNN[1]}.0",
         "core_count": gpu.multiprocessors,
-        "fpus_per_core": gpu.vector[11][0],
+        "fpus_per_core": gpu.vector[11][0],  # units for float32
         "clock_rate_ghz": gpu.clock,
         "device_memory_size": gpu.memory,
         "memory_bandwidth": gpu.bandwidth,
@@ -152,7 +158,7 @@ def gpu_devices(kind: str, count: int) -> Sequence[Any]:
         raise InputError(f"--topology {kind}:{count}: above {PER_HOST}, the number must be a multiple of {PER_HOST}")
     from jax.experimental import topologies  # noqa: PLC0415 - loads the plugin, which few commands need
 
-    layout = f"1x{max(count // PER_HOST, 1)}x{min(count, PER_HOST)}"
+    layout = f"1x{max(count // PER_HOST, 1)}x{min(count, PER_HOST)}"  # partitions x hosts x GPUs per host
     target = target_config(GPUS[kind])
     topology: Sequence[Any] = topologies.get_topology_desc(
         platform="cuda", target_config=target, topology=layout
@@ -166,17 +172,17 @@ def run_in_child(arguments: Sequence[str]) -> int | None:
     Without a GPU the plugin prints errors unless JAX is restricted to CPUs before it starts. The persistent compilation
     cache cannot load programs for absent GPUs, so it is disabled.
     """
-    settings = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    env = os.environ | settings
-    if env == os.environ:
+    variables = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    env = os.environ | variables
+    if env == os.environ:  # this is the child
         return None
     return subprocess.run([sys.executable, "-m", "jaxrl_sql", *arguments], env=env, check=False).returncode  # noqa: S603 - this command
 
 
 @contextmanager
 def fix_cudnn_version() -> Iterator[None]:
-    """Make JAX compile for the version CUDNN instead of querying the library."""
-    from unittest.mock import patch  # noqa: PLC0415 - the same
+    """Make JAX compile for the version CUDNN of cuDNN instead of querying the library, which is not installed."""
+    from unittest.mock import patch  # noqa: PLC0415 - slow, and the command line needs other functions
 
     function = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     with patch(function, lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100):
@@ -184,7 +190,7 @@ def fix_cudnn_version() -> Iterator[None]:
 
 
 def module_costs(compiled: Any) -> Mapping[str, float]:
-    """Return XLA's cost analysis of a program whose compiler provides none, such as one for absent GPUs."""
+    """Return XLA's cost analysis of a program whose compiler provides none, such as the compiler for absent GPUs."""
     import jax  # noqa: PLC0415 - callers that need only names of GPUs do not load it
     from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415 - JAX has no public API for the analysis of a module
 

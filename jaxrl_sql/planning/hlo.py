@@ -1,8 +1,10 @@
 """Read from a compiled program the bytes that each collective moves, with loops counted, and its largest array.
 
-The source is the text of the optimised program. A computation counts as often as its callers run it: a loop's body by
-its trip count if known, and a branch of a conditional by the given shares, or always without shares. A collective that
-the compiler has split (start, concurrent operations, end) has one channel, which counts once.
+The source is the text of the optimised program in HLO, XLA's intermediate language. It consists of computations: the
+entry, bodies of loops, branches of conditionals, fusions. A computation counts as often as its callers run it. A loop's
+body counts by its trip count, or once if this is unknown. A branch of a conditional counts by the given shares, or
+always without shares. The compiler may split a collective into a start and an end, with concurrent operations between
+them. Both have the same channel, which counts once.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
+BYTES_PER_VALUE = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
@@ -32,9 +34,10 @@ _INDEX = re.compile(r" get-tuple-element\(.*index=(\d+)")
 
 
 class Collective(NamedTuple):
-    """One collective of a program: bytes that a chip receives each time, number of chips, and number of executions.
+    """A collective of a program.
 
-    `times` is a mean if branches of a conditional differ.
+    kind: an element of COLLECTIVES; received: bytes that a chip receives in each execution; chips: number of chips that
+    take part; times: number of executions in a run, a mean over the branches of conditionals.
     """
 
     kind: str
@@ -98,7 +101,7 @@ def received_by_kind(collectives: list[Collective]) -> Mapping[str, float]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Split a program into computations -> lines by name, and the name of the entry computation."""
+    """Split a program into computations; return the lines of each by name, and the name of the entry computation."""
     computations: dict[str, list[str]] = {}
     name, entry = "", ""
     for line in text.splitlines():
@@ -114,7 +117,10 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 def _walk_executions(
     computations: Mapping[str, list[str]], entry: str, shares: Sequence[float]
 ) -> Iterator[tuple[str, float]]:
-    """Yield (computation, number of executions) of all that the entry calls, along each path."""
+    """Yield (computation, number of executions) of all computations that the entry calls, along each path.
+
+    A computation is yielded again if another path runs it more often.
+    """
     stack = [(entry, 1.0)] if entry else []
     seen: dict[str, float] = {}
     while stack:
@@ -135,7 +141,7 @@ def _walk_executions(
 
 
 def _branches_of(line: str) -> list[str]:
-    """Return the branches of a conditional in the order of its index."""
+    """Return the branches of a conditional in the order of its index (false, true); empty for other instructions."""
     if branches := _BRANCHES.search(line):
         return [branch.strip().lstrip("%") for branch in branches[1].split(",")]
     match = _TRUE_FALSE.search(line)
@@ -143,7 +149,7 @@ def _branches_of(line: str) -> list[str]:
 
 
 def _trip_count(line: str, computations: Mapping[str, list[str]]) -> int:
-    """Return the trip count of a loop: XLA's annotation, or from the bound in its condition; else 1."""
+    """Return the trip count of a loop: from XLA's annotation, or from the limit in its condition; 1 if unknown."""
     if annotation := _TRIP_COUNT.search(line):
         return int(annotation[1])
     condition, body = _CONDITION.search(line), _BODY.search(line)
@@ -181,25 +187,29 @@ def _find_definition(lines: list[str], name: str) -> str:
 
 
 def _collective(line: str, match: re.Match[str], computation: str, times: float) -> Collective:
+    """Return the collective of an instruction that `_COLLECTIVE` matches, in a computation that runs `times` times."""
     kind, chips = match[2], _group_size(line)
     size = float(sum(_bytes(array) for array in _ARRAY.finditer(_result(match[1], kind, bool(match[3])))))
+    # TPUs' compiler wraps an all-reduce whose result is split in a fused computation of this name.
     if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
         kind, size = "reduce-scatter", size / chips
-    share = (chips - 1) / chips
+    remote_share = (chips - 1) / chips  # the rest of an array is on the chip already
     received = {
-        "all-gather": size * share,
-        "all-reduce": 2 * size * share,
-        "reduce-scatter": size * (chips - 1),  # its type is the shard of a chip
-        "all-to-all": size * share,
+        "all-gather": size * remote_share,
+        "all-reduce": 2 * size * remote_share,  # a reduce-scatter and an all-gather
+        "reduce-scatter": size * (chips - 1),  # its result is the shard of a chip
+        "all-to-all": size * remote_share,
         "collective-permute": size,
     }[kind]
+    # A permutation has pairs of chips instead of groups.
     return Collective(kind, received, 2 if kind == "collective-permute" else chips, times)
 
 
 def _result(type_: str, kind: str, is_start: bool) -> str:
-    """Return the type of a collective's result; a start's type is a tuple of operands, results and more.
+    """Return the type of a collective's result.
 
-    Only for `all-reduce-start` it is the type of the results.
+    The start of a split collective has a tuple of operands, results and more. Only `all-reduce-start` has the type of
+    the results itself.
     """
     if not is_start or kind == "all-reduce":
         return type_
@@ -214,11 +224,12 @@ def _result(type_: str, kind: str, is_start: bool) -> str:
 
 
 def _bytes(array: re.Match[str]) -> int:
-    return WIDTHS.get(array[1], 0) * math.prod(int(size) for size in array[2].split(",") if size)
+    """Return the bytes of an array that `_ARRAY` matches."""
+    return BYTES_PER_VALUE.get(array[1], 0) * math.prod(int(size) for size in array[2].split(",") if size)
 
 
 def _group_size(line: str) -> int:
-    """Return the number of chips of a collective; groups are listed, counted, or axes of a mesh."""
+    """Return the number of chips per group of a collective: HLO has the axes of a mesh, a shape, or the groups."""
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))

@@ -1,4 +1,8 @@
-"""Choose the layout of a rollout (`rollout.mesh`): the number of engine replicas, and the devices of each."""
+"""Choose the layout of a rollout (`rollout.mesh`): the number of engine replicas, and the devices of each.
+
+The layout is "training" (one engine on the training mesh), "RxT" (R replicas, each with a copy of the weights on T
+devices), or "auto", which this module replaces.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,15 @@ from jaxrl_sql.types import InputError
 
 
 class Machine(NamedTuple):
-    """The machine of a layout: platform, devices per process, bytes per device (0: unknown), and chip.
+    """The devices of a run.
 
-    If the chip is unknown (None), the smallest replicas that fit are chosen.
+    platform: JAX's name; devices_per_process: a replica's devices belong to one process; memory: bytes per device (0:
+    unknown); chip: figures of a device (None: unknown). If the chip is unknown, the smallest replicas that fit are
+    chosen.
     """
 
     platform: str
-    local: int
+    devices_per_process: int
     memory: int
     chip: Chip | None
 
@@ -32,34 +38,35 @@ class Machine(NamedTuple):
 def with_layout(
     sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine, needs_replicas: bool = False
 ) -> RolloutConfig:
-    """Return the section with `auto` replaced in `mesh`.
+    """Return the rollout section with `mesh` "auto" replaced.
 
-    Among the replicas that fit and the training mesh, the choice is the layout with the fastest sampling phases by
-    formula. It is the training mesh if no replicas fit, on one device, and on CPUs, whose devices share the cores.
-    Dialogues on several processes (`needs_replicas`) need replicas. Raises InputError for replicas that do not fit,
-    whose devices do not add up, or that do not divide the model's heads.
+    The choice is the layout with the fastest sampling phases by formula, among replicas that fit and the training mesh.
+    It is the training mesh if no replicas fit, on one device, and on CPUs, whose devices share the cores. Multi-turn
+    rollouts on several processes need replicas (`needs_replicas`). Raises InputError if the section's replicas do not
+    fit, if their devices do not add up, or if they do not divide the model's heads.
     """
-    rollout, count = sections.rollout, math.prod(mesh.shape.values())
+    rollout, num_devices = sections.rollout, math.prod(mesh.shape.values())
     if rollout_grid(rollout) is not None:
-        need = _need(sections, model, mesh, machine)
-        if machine.memory and need > machine.memory:
+        device_bytes = _device_bytes(sections, model, mesh, machine)
+        if machine.memory and device_bytes > machine.memory:
             raise InputError(
-                f"rollout.mesh={rollout.mesh}: with a replica of the model a device needs {format_bytes(need)} and has "
-                f"{format_bytes(machine.memory)}: use fewer replicas with more devices, or rollout.mesh=training"
+                f"rollout.mesh={rollout.mesh}: with a replica of the model a device needs {format_bytes(device_bytes)} "
+                f"and has {format_bytes(machine.memory)}: use fewer replicas with more devices, or "
+                "rollout.mesh=training"
             )
         return rollout
     training = replace(rollout, mesh="training")
-    if rollout == training or count == 1 or (machine.platform == "cpu" and not needs_replicas):
+    if rollout == training or num_devices == 1 or (machine.platform == "cpu" and not needs_replicas):
         return training
     fitting = {}
-    for tensor in _divisors(math.gcd(count, machine.local)):
-        copies = replace(rollout, mesh=f"{count // tensor}x{tensor}")
+    for tensor in _divisors(math.gcd(num_devices, machine.devices_per_process)):
+        replicas = replace(rollout, mesh=f"{num_devices // tensor}x{tensor}")
         try:
-            need = _need(sections._replace(rollout=copies), model, mesh, machine)
+            device_bytes = _device_bytes(sections._replace(rollout=replicas), model, mesh, machine)
         except InputError:  # this number of devices does not divide the heads
             continue
-        if not machine.memory or need <= machine.memory:
-            fitting[tensor] = copies
+        if not machine.memory or device_bytes <= machine.memory:
+            fitting[tensor] = replicas
     if not fitting:
         return training
     chip = machine.chip
@@ -70,21 +77,21 @@ def with_layout(
 
 
 def client_layout(rollout: RolloutConfig, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> RolloutConfig:
-    """Return the section with `auto` replaced in `mesh`, for a policy that is not trained.
+    """Return the rollout section with `mesh` "auto" replaced, for a policy that is not trained.
 
     The choice is the smallest replicas whose weights leave the share `rollout.memory` of a device to their KV cache.
     """
-    count = math.prod(mesh.shape.values())
+    num_devices = math.prod(mesh.shape.values())
     if rollout.mesh != "auto":
         return rollout
-    if count > 1 and machine.platform != "cpu":
-        for tensor in _divisors(math.gcd(count, machine.local)):
+    if num_devices > 1 and machine.platform != "cpu":
+        for tensor in _divisors(math.gcd(num_devices, machine.devices_per_process)):
             try:
-                need = inference_weights(model, mesh, (count // tensor, tensor))
-            except InputError:
+                weight_bytes = inference_weights(model, mesh, (num_devices // tensor, tensor))
+            except InputError:  # this number of devices does not divide the heads
                 continue
-            if not machine.memory or need <= (1 - rollout.memory) * machine.memory:
-                return replace(rollout, mesh=f"{count // tensor}x{tensor}")
+            if not machine.memory or weight_bytes <= (1 - rollout.memory) * machine.memory:
+                return replace(rollout, mesh=f"{num_devices // tensor}x{tensor}")
     return replace(rollout, mesh="training")
 
 
@@ -92,8 +99,8 @@ def _divisors(count: int) -> list[int]:
     return [n for n in range(1, count + 1) if count % n == 0]
 
 
-def _need(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> int:
-    """Return the bytes on the fullest device with its KV cache."""
+def _device_bytes(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> int:
+    """Return the peak bytes on the fullest device, with its KV cache."""
     sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, machine.memory))
     return estimate(model, mesh, find_workload(model.section, sections, num_batch_shards(mesh.shape))).total
 

@@ -1,4 +1,4 @@
-"""Format plans as text (tables of memory, time and links, and a verdict) or as JSON."""
+"""Format plans as text (tables of memory, time and links, and whether the run fits) or as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl_sql.runtime.progress import quantity
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Lay out rows in columns, the first to the left and the others to the right."""
+    """Lay out rows of cells in columns; the first column is aligned left and the others right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:
@@ -120,7 +120,11 @@ def _verdict(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> Mapping[str, Any]:
-    """Return a plan for JSON: bytes per chip, seconds per step."""
+    """Return a plan for JSON; memory is in bytes per chip, and times are seconds per step.
+
+    Keys that are not fields of `Plan`: "has" (memory of a chip), "total" (peak memory), "kept_logits" (bytes of logits
+    that an update may store), "figures" (source of the chip's figures).
+    """
     chip = plan.topology.chip
     return {
         "topology": plan.topology.name,

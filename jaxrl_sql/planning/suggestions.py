@@ -1,4 +1,8 @@
-"""Suggest settings by formula: those that make a run fit into memory, or larger batches where it leaves room."""
+"""Suggest settings by formula: those that make a run fit into memory, or larger batches if memory is left.
+
+A change is a text of overrides, such as "model.remat=full". The total of a run is its peak memory, in bytes on the
+fullest device.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,17 @@ MAX_CACHE_SHARE = 0.9
 
 
 class Suggestion(NamedTuple):
-    """A change as overrides, and the total bytes on the fullest device after it."""
+    """A change as overrides, and the total with it."""
 
     change: str
     total: int
 
 
 class _Candidate(NamedTuple):
-    """A run on a mesh of these sizes, with `device_bytes` bytes per device, after a change.
+    """A run after a change.
 
-    `change` has the change's overrides, empty for none.
+    change: the change's overrides, empty for none; sizes: sizes of the mesh; device_bytes: memory of a device;
+    platform: JAX's name, or empty (`suggest`).
     """
 
     change: str
@@ -50,7 +55,8 @@ class _Candidate(NamedTuple):
         fused = is_fused(self.model, self.platform) if self.platform else None
         mesh, run = abstract_mesh(**self.sizes), self
         try:
-            with suppress(InputError):  # the share of memory holds no cache: count all that could be used
+            # If the share of memory has no room for a cache, count all blocks that could be used.
+            with suppress(InputError):
                 rollout = with_kv_budget(self.sections, self.model, mesh, self.device_bytes)
                 run = self._replace(sections=self.sections._replace(rollout=rollout))
             return estimate(self.model, mesh, run.work, fused).total
@@ -97,8 +103,8 @@ def _combine_changes(run: _Candidate, device_bytes: int) -> Suggestion:
     Phases do not need their memory at the same time, so one change may hide the effect of another. Cheaper changes are
     therefore tried again until none helps, before the next one is added.
     """
-    changes, total = {"": run.change}, run.total
-    num_tried = 1
+    changes, total = {"": run.change}, run.total  # the change of the mesh, if any, comes first
+    num_tried = 1  # elements of ORDER that may change
     while total > device_bytes and num_tried <= len(ORDER):
         for name in ORDER[:num_tried]:
             candidates = [(other.total, other) for other in _changes(run) if other.change.startswith(f"{name}=")]
@@ -112,6 +118,7 @@ def _combine_changes(run: _Candidate, device_bytes: int) -> Suggestion:
     return Suggestion(" ".join(filter(None, changes.values())), total)
 
 
+# Settings in the order in which changes are tried: those with the least effect on speed and results come first.
 ORDER = (
     "grpo.max_tokens_per_device",
     "grpo.gradient_accumulation_steps",
@@ -128,11 +135,12 @@ ORDER = (
 
 
 def _changes(run: _Candidate) -> Iterator[_Candidate]:
-    """Yield the run after each single change, in the order of `ORDER`."""
+    """Yield the run after each single change, in the order of `ORDER`; other meshes precede `rollout.memory`."""
     sections, model, sizes = run.sections, run.model.section, run.sizes
     grpo, sft, num_shards = sections.grpo, sections.sft, num_batch_shards(sizes)
-    update = grpo.prompts // grpo.minibatches // grpo.questions
-    for key, value in _smaller_micro_batches(grpo, update, num_shards):
+    # Prompts of an update, or schemas with `grpo.questions` prompts each: the mesh must divide their number.
+    batch = grpo.prompts // grpo.minibatches // grpo.questions
+    for key, value in _smaller_micro_batches(grpo, batch, num_shards):
         yield run.after({key: value})
     for num_parts in _finer_splits(sft.databases, sft.gradient_accumulation_steps, num_shards):
         yield run.after({"sft.gradient_accumulation_steps": num_parts})
@@ -141,26 +149,27 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
     yield from _with_bfloat16(run)
     chips = num_shards * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
-        spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
-        is_divided = chips % tensor == 0 and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
-        is_divided = is_divided and not ((sft.steps or sft.epochs) and sft.databases % spread["fsdp"])
-        if is_divided and spread != dict(sizes):
-            yield run._replace(change=f"--mesh=1x{spread['fsdp']}x{tensor}", sizes=spread)
+        # Without copies of the weights along `data`.
+        new_sizes = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
+        is_divided = chips % tensor == 0 and batch // grpo.gradient_accumulation_steps % new_sizes["fsdp"] == 0
+        is_divided = is_divided and not ((sft.steps or sft.epochs) and sft.databases % new_sizes["fsdp"])
+        if is_divided and new_sizes != dict(sizes):
+            yield run._replace(change=f"--mesh=1x{new_sizes['fsdp']}x{tensor}", sizes=new_sizes)
     if kv_budget(sections.rollout) is None:  # with a smaller cache prompts and answers wait
-        yield from (run.after({"rollout.memory": round(sections.rollout.memory / share, 3)}) for share in (2, 4))
-    for section, slots, min_slots, shares in (
+        yield from (run.after({"rollout.memory": round(sections.rollout.memory / divisor, 3)}) for divisor in (2, 4))
+    for section, slots, min_slots, divisors in (
         ("rollout", sections.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
         ("validation", sections.validation.max_num_seqs, num_shards, (2, 4, 8, 16)),
     ):
-        for share in shares:
-            if slots // share >= min_slots:
-                yield run.after({f"{section}.max_num_seqs": slots // share})
+        for divisor in divisors:
+            if slots // divisor >= min_slots:
+                yield run.after({f"{section}.max_num_seqs": slots // divisor})
     if not model.lora.rank:
         yield run.after({"model.lora.rank": 16})
 
 
 def _with_bfloat16(run: _Candidate) -> Iterator[_Candidate]:
-    """Yield the run with moments in bfloat16, and with weights in it."""
+    """Yield the run with the optimizer's moments in bfloat16, and the run with weights in bfloat16."""
     grpo, sft, model = run.sections.grpo, run.sections.sft, run.model.section
     # The larger optimizer of two phases counts, so changing one phase may have no effect.
     phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
@@ -170,21 +179,21 @@ def _with_bfloat16(run: _Candidate) -> Iterator[_Candidate]:
     if float32_phases:
         yield run.after({f"{name}.optim.moments": "bfloat16" for name in float32_phases})
     if model.dtype != "bfloat16":
-        products = ["model.compute_dtype"] if model.compute_dtype == "float32" else []
-        yield run.after(dict.fromkeys(["model.dtype", *products], "bfloat16"))
+        compute_keys = ["model.compute_dtype"] if model.compute_dtype == "float32" else []
+        yield run.after(dict.fromkeys(["model.dtype", *compute_keys], "bfloat16"))
 
 
-def _smaller_micro_batches(grpo: GrpoConfig, update: int, num_shards: int) -> Iterator[tuple[str, int]]:
-    """Yield (key, value) of settings by which an update computes less of its batch at a time."""
+def _smaller_micro_batches(grpo: GrpoConfig, batch: int, num_shards: int) -> Iterator[tuple[str, int]]:
+    """Yield (key, value) of settings with which an update computes less of its batch of `batch` prompts at a time."""
     if grpo.max_tokens_per_device:
         yield from (("grpo.max_tokens_per_device", grpo.max_tokens_per_device // 2**i) for i in (1, 2, 3))
         return
-    for num_parts in _finer_splits(update, grpo.gradient_accumulation_steps, num_shards):
+    for num_parts in _finer_splits(batch, grpo.gradient_accumulation_steps, num_shards):
         yield "grpo.gradient_accumulation_steps", num_parts
 
 
 def _finer_splits(batch: int, parts: int, num_shards: int) -> Iterator[int]:
-    """Yield larger numbers of parts of a batch that the mesh divides."""
+    """Yield larger numbers of equal parts of a batch, such that the mesh divides each part."""
     for num_parts in (parts * 2**i for i in range(1, 12)):
         if batch % num_parts == 0 and batch // num_parts % num_shards == 0:
             yield num_parts
@@ -195,19 +204,19 @@ def suggest_larger(
 ) -> Suggestion | None:
     """Return larger batches that use up to MAX_MEMORY_SHARE of `device_bytes` per device; None if nothing larger fits.
 
-    The changes are added up in this order, each as large as fits: decode slots with the KV cache that they need,
-    activations that are kept instead of recomputed, tokens of an update at a time. Numbers of KV blocks that `sections`
-    do not set follow from `device_bytes`.
+    The changes are added in this order, each as large as fits: more decode slots with the KV cache that they need,
+    activations that are stored instead of recomputed, more tokens of an update at a time. Numbers of KV blocks that
+    `sections` do not set follow from `device_bytes`.
     """
     start = run = _Candidate("", sections, model, sizes, device_bytes, platform)
     total, max_bytes, changes = 0, int(MAX_MEMORY_SHARE * device_bytes), dict[str, str]()
     for grow in (_more_slots, _less_remat, _larger_micro_batches, _larger_sft_micro_batches):
         for values in grow(start):
             candidate = run.after(values)
-            need = candidate.total
-            if need > max_bytes:
+            candidate_total = candidate.total
+            if candidate_total > max_bytes:
                 break
-            total, run = need, candidate
+            total, run = candidate_total, candidate
             changes[grow.__name__] = candidate.change
     return Suggestion(" ".join(changes.values()), total) if changes else None
 
@@ -219,12 +228,14 @@ def _more_slots(run: _Candidate) -> Iterator[Mapping[str, Any]]:
     slots = rollout.max_num_seqs if grpo.steps and kv_budget(rollout) is None else answers
     while slots < answers:
         slots = min(2 * slots, answers)
-        values = {"rollout.max_num_seqs": slots}
-        need = estimate(run.model, abstract_mesh(**run.sizes), run.after(values).work).caches / run.device_bytes
-        if need > MAX_CACHE_SHARE:
+        values: dict[str, Any] = {"rollout.max_num_seqs": slots}
+        memory = estimate(run.model, abstract_mesh(**run.sizes), run.after(values).work)
+        cache_share = memory.caches / run.device_bytes
+        if cache_share > MAX_CACHE_SHARE:
             return
-        share = {"rollout.memory": math.ceil(20 * need) / 20} if need > rollout.memory else {}
-        yield {**values, **share}
+        if cache_share > rollout.memory:  # rounded up to a multiple of 0.05
+            values["rollout.memory"] = math.ceil(20 * cache_share) / 20
+        yield values
 
 
 def _less_remat(run: _Candidate) -> Iterator[Mapping[str, Any]]:
@@ -234,7 +245,7 @@ def _less_remat(run: _Candidate) -> Iterator[Mapping[str, Any]]:
 
 
 def _larger_micro_batches(run: _Candidate) -> Iterator[Mapping[str, Any]]:
-    """Yield settings by which an update has fewer passes, each computing more of the batch."""
+    """Yield settings with which an update has fewer passes, each computing more of the batch."""
     grpo, update = run.sections.grpo, run.work.update
     if update is None:
         return

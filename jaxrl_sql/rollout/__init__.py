@@ -1,4 +1,7 @@
-"""Rollouts: a prompt is prefilled once, and all of its samples read its KV cache."""
+"""Rollouts: the engine that samples completions of prompts from a policy.
+
+A prompt is prefilled once (its keys and values are computed in parallel), and all of its samples read this KV cache.
+"""
 
 from jaxrl_sql.rollout.engine import Engine
 from jaxrl_sql.rollout.engine_config import EngineConfig

@@ -1,5 +1,9 @@
 """One call of the engine: it plans and launches chunks of decode steps, reads their logs, and runs completions' turns.
 
+A chunk is up to `chunk_steps` decode steps in one program. Its log has the sampled tokens of all slots. Prefilled
+completions wait in a ring buffer, from which free slots take them without the host. A completion has a number, unique
+in the call. A completion has one turn, or several turns of the policy with observations of an environment between them.
+
 The host works one chunk behind the device: it launches the next chunk before it reads the log of the last one, so the
 device never waits while the host decodes text or submits SQL. `scheduler.plan` decides what a chunk does.
 """
@@ -23,7 +27,7 @@ from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.scheduler import (
-    ChunkLog,
+    ChunkEvents,
     ChunkPlan,
     Limits,
     initial_state,
@@ -40,9 +44,13 @@ from jaxrl_sql.types import Turn
 
 @dataclass
 class PartialSample:
-    """A completion with tokens that were read: its ended turns, and the tokens of an earlier call in its first turn.
+    """An unfinished completion of which the host has tokens.
 
-    A `TokenBuffer` has the other tokens of the current turn. `text` is the policy's last turn.
+    carried: tokens of the first turn that an earlier call sampled, until this turn ends. The call's `TokenBuffer` has
+        the other tokens of the current turn.
+    turns: ended turns, and observations.
+    environment: None before the end of the first turn, and for single-turn completions.
+    text: the policy's last ended turn.
     """
 
     carried: Tokens = NO_TOKENS
@@ -56,12 +64,17 @@ class PartialSample:
         self.turns.append(Turn(ASSISTANT, *tokens, text))
 
     def length(self) -> int:
-        """Return the tokens of all ended turns."""
+        """Return the number of tokens of all ended turns and observations."""
         return sum(len(turn.token_ids) for turn in self.turns)
 
 
 class InFlightChunk(NamedTuple):
-    """A chunk that was launched: its log to come, its number, and whether prompts were prefilled before it."""
+    """A chunk that was launched and whose log the host has not read.
+
+    log: arrays on the device, which are ready when the chunk ends.
+    number: number of the chunk in its call, from 1.
+    is_after_prefill: whether the device prefills prompts before this chunk.
+    """
 
     log: StepLog
     number: int
@@ -69,7 +82,15 @@ class InFlightChunk(NamedTuple):
 
 
 class EngineCall:
-    """A call of the engine on the host: its state, and the samples as far as they were read."""
+    """A call of the engine on the host.
+
+    unfinished: number of samples still to be yielded, without those of the next call.
+    invalid: reasons by index of each prompt that cannot be served.
+    partial: unfinished completions of which the host has tokens, by completion number.
+    observations: observations that environments are computing, by completion number.
+    events: events since the last plan, for the next one.
+    chunk_to_read, last_launched: chunks in flight; `read` waits for the first and leaves the second running.
+    """
 
     def __init__(
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
@@ -86,13 +107,13 @@ class EngineCall:
         self.partial: dict[int, PartialSample] = {}
         self.tokens = TokenBuffer()
         self.observations: dict[int, PendingObservation] = {}
-        self.log = ChunkLog()
-        self.before: InFlightChunk | None = None
-        self.launched: InFlightChunk | None = None
+        self.events = ChunkEvents()
+        self.chunk_to_read: InFlightChunk | None = None
+        self.last_launched: InFlightChunk | None = None
         self._open(valid)
 
     def _open(self, valid: Sequence[int]) -> None:
-        """Open the pools, and make the first state and the arrays on the device."""
+        """Open the KV pools for the valid prompts, and make the first state and the arrays on the device."""
         request, runner, config = self.request, self.model_runner, self.model_runner.config
         samplings = [request.samplings[i] for i in valid]
         sampled = [sampling for sampling in samplings if sampling.temperature > 0]
@@ -123,16 +144,16 @@ class EngineCall:
             np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.is_complete
         )
         self.runner = CallRunner(
-            runner, request, chunk_config, stops, self.automata.first, sizes, self.state.taken, self.stats
+            runner, request, chunk_config, stops, self.automata.start_states, sizes, self.state.taken, self.stats
         )
 
     @property
     def has_work(self) -> bool:
         """Return whether there is something to decode or to read, of this call or of the next one."""
-        return bool(self.state.waiting or self.before or len(self.state.completions) > len(self.log.finished))
+        return bool(self.state.waiting or self.chunk_to_read or len(self.state.completions) > len(self.events.finished))
 
     def run(self) -> Iterator[Sample]:
-        """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
+        """Yield the samples as they finish; each round launches a chunk, and then reads the chunk before it."""
         yield from self.ready_samples()
         while self.unfinished:
             yield from self.launch()
@@ -147,10 +168,11 @@ class EngineCall:
         yield from self.finished_before
 
     def ahead_samples(self) -> Iterator[Sample]:
-        """Yield the next call's samples when this one is over, finished or not."""
+        """Yield the next call's samples at the end of this call, finished or not."""
         if self.request.ahead is None:
             return
-        self.launched = None
+        # Read the chunk that still runs: `chunk_to_read` is the last one that was launched.
+        self.last_launched = None
         yield from self.read()
         for number in sorted(self.partial):
             tokens = self.current_turn(number)
@@ -159,18 +181,18 @@ class EngineCall:
             yield Sample(*self.global_index(number), ids, logprobs, behavior_logprobs, "", UNFINISHED, (turn,))
 
     def global_index(self, number: int) -> tuple[int, int]:
-        """Return the numbers in the whole call of a completion's prompt and sample."""
+        """Return the prompt index and sample index of a completion in the whole call, over all engines."""
         return self.request.global_index(*self.state.completions[number][:2])
 
     def current_turn(self, number: int) -> Tokens:
-        """Return the tokens that were read of a completion's current turn."""
+        """Return the tokens of a completion's current turn, as far as the host has read them."""
         return self.partial[number].carried.join(self.tokens.get(number))
 
     def launch(self) -> list[Sample]:
-        """Launch the next chunk, if there is room for it, without waiting; return the samples that failed."""
+        """Launch the next chunk, if KV blocks suffice, and do not wait for it; return the samples that failed."""
         start_time = time.perf_counter()
         failed = self._await_observations()
-        chunk, self.log = plan(self.state, self.log), ChunkLog()
+        chunk, self.events = plan(self.state, self.events), ChunkEvents()
         for number in chunk.carried:
             prompt, sample, *_ = chunk.after.completions[number]
             carried: Any = self.request.carried_sample(prompt, sample)
@@ -185,65 +207,72 @@ class EngineCall:
         self.model_runner.prefix_cache = chunk.after.prefixes
         try:
             log = self.runner.execute(chunk, self._continuations(chunk))
-        except BaseException:  # a program that failed has donated its pool, and cached blocks may not be written
+        except BaseException:
+            # A program that failed has consumed its donated pool. The prefix cache may list blocks without content.
             self.model_runner.release()
             raise
-        self.launched = None if log is None else InFlightChunk(log, chunk.after.num_chunks, bool(chunk.prefills))
+        self.last_launched = None if log is None else InFlightChunk(log, chunk.after.num_chunks, bool(chunk.prefills))
         self.stats.host_seconds += time.perf_counter() - start_time
         return failed
 
     def read(self) -> list[Sample]:
-        """Wait for the chunk before the last launched one and return the samples that are finished with it."""
-        before, self.before = self.before, self.launched
+        """Wait for the chunk before the last launched one; return the samples whose last token is in its log."""
+        chunk, self.chunk_to_read = self.chunk_to_read, self.last_launched
         try:
-            return [] if before is None else self._read_chunk(before)
-        except BaseException:  # weights that have diverged leave numbers in blocks that no call may read, even masked
+            return [] if chunk is None else self._read_chunk(chunk)
+        except BaseException:
+            # If weights have diverged, blocks contain NaN. Later calls must not read these blocks: 0 * NaN is NaN, so
+            # a mask does not exclude them.
             self.model_runner.release()
             raise
 
     def cancel(self, prompt: int) -> None:
-        """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
+        """Stop the unfinished samples of a prompt: their slots and blocks are free from the next chunk on.
 
-        Samples in the ring may still be returned, with one token. Not for calls of several turns.
+        Samples that wait in the ring may still be returned, with one token. Not for calls with several turns, nor for
+        calls with prompts of the next call.
         """
-        assert self.request.turns is None, "a dialogue's environment has work under way"
-        assert self.request.ahead is None, "the next call's samples are not given up"
-        self.log.cancelled.add(prompt)
+        assert self.request.turns is None, "the environment of a multi-turn completion cannot be stopped"
+        assert self.request.ahead is None, "the next call expects all samples of its prompts"
+        self.events.cancelled.add(prompt)
 
     # --- logs
 
     def _read_chunk(self, chunk: InFlightChunk) -> list[Sample]:
-        """Wait for a chunk and return the samples that are finished with it."""
+        """Wait for a chunk and return the samples whose last token is in its log."""
         start_time = time.perf_counter()
         log: Any = jax.device_get(chunk.log)
         arrived = time.perf_counter()
         self.stats.wait_seconds += arrived - start_time
         if chunk.is_after_prefill:
             self.stats.prefill_seconds += arrived - start_time
-        self.log.number, self.log.taken, self.log.lengths = chunk.number, int(log.taken), log.length
+        self.events.number, self.events.taken, self.events.lengths = chunk.number, int(log.taken), log.length
         ended = self._record(log)
-        self.log.num_ended = len(ended)
+        self.events.num_ended = len(ended)
         samples = [sample for number, end in ended if (sample := self._end_turn(number, end))]
         self.stats.host_seconds += time.perf_counter() - arrived
         return samples
 
     def _record(self, log: Any) -> list[tuple[int, End]]:
-        """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
+        """Add a chunk's tokens to their completions and return (number, End) of those whose turn ended, in order.
+
+        Raises NotFiniteError if a log-probability is NaN or infinite.
+        """
         contents = self.tokens.append(log)
         if not contents.is_finite:
             raise NotFiniteError(self.model_runner.cache_dtype)
-        is_full = self.state.queued > self.log.taken or bool(self.state.waiting)
+        is_full = self.state.queued > self.events.taken or bool(self.state.waiting)
         self.stats.add_chunk(contents.num_steps, contents.num_tokens, is_full)
         for number in contents.numbers:
             if number not in self.partial:
                 self.partial[number] = PartialSample()
-        self.log.written = dict(zip(contents.numbers, contents.slots, strict=True))
+        self.events.written = dict(zip(contents.numbers, contents.slots, strict=True))
         return contents.ended
 
     # --- completions and turns
 
     def _end_turn(self, number: int, end: End) -> Sample | None:
-        """End a turn: return the sample if it was the completion's last, else ask its environment."""
+        """End a turn: return the sample if this was the completion's last turn, else start its next observation."""
         sample = self.partial[number]
         sampling = self.request.samplings[self.state.completions[number].prompt]
         tokens = sample.carried.join(self.tokens.pop(number))
@@ -269,9 +298,9 @@ class EngineCall:
         return cut_after_stop(text, stops) if end == End.STRING else text
 
     def _finish(self, number: int, reason: str, error: str = "") -> Sample:
-        """Return the sample of a finished completion, whose slot and prompt the next plan frees."""
+        """Return the sample of a finished completion; the next plan frees its slot and, after the last, its prompt."""
         sample = self.partial.pop(number)
-        self.log.finished.append(number)
+        self.events.finished.append(number)
         self.unfinished -= not self.request.is_ahead(self.state.completions[number].prompt)
         prompt_index, index = self.global_index(number)
         return Sample(
@@ -287,9 +316,9 @@ class EngineCall:
         )
 
     def _await_observations(self) -> list[Sample]:
-        """Note the observations that environments owe, to be appended; return the samples whose observation failed.
+        """Wait for all pending observations and add them as turns; return the samples whose observation failed.
 
-        Waits for all of them, so that a chunk never depends on the speed of SQL.
+        The next plan appends their tokens. Because all are awaited, a chunk never depends on the speed of SQL.
         """
         failed = []
         for number, observation in self.observations.items():
@@ -308,23 +337,23 @@ class EngineCall:
             longest = self.request.samplings[self.state.completions[number].prompt].longest
             ids = tuple(self.vocabulary.encode_observation(text))[: max(longest - sample.length() - 1, 0)]
             sample.turns.append(Turn(ENVIRONMENT, ids, text=text))
-            self.log.observed[number] = len(ids)
+            self.events.observed[number] = len(ids)
         self.observations.clear()
         return failed
 
     def _continuations(self, chunk: ChunkPlan) -> list[Continuation]:
-        """Return the tokens that a plan appends: all of a resumed completion, else its last observation."""
+        """Return the tokens to append for a plan: all tokens of a resumed completion, else its last observation."""
         continued = []
         for number in chunk.appended:
             sample, sampling = self.partial[number], self.request.samplings[chunk.after.completions[number].prompt]
             ids = self.current_turn(number).ids
             ended = [turn.token_ids for turn in sample.turns]
             tokens = _join([*ended, ids]) if number in chunk.resumed else ended[-1]
-            end = min(sample.length() + sampling.max_new_tokens, sampling.longest)
-            state = self.automata.first[tuple(sampling.stop)]
+            max_length = min(sample.length() + sampling.max_new_tokens, sampling.longest)
+            stop_state = self.automata.start_states[tuple(sampling.stop)]
             for token in ids:
-                state = int(self.automata.table[state, token])
-            continued.append(Continuation(chunk.after.running[number], tokens, end, state))
+                stop_state = int(self.automata.table[stop_state, token])
+            continued.append(Continuation(chunk.after.running[number], tokens, max_length, stop_state))
         return continued
 
 
@@ -334,4 +363,5 @@ def _join(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _zeros(turn: Turn) -> tuple[float, ...]:
+    """Return the log-probabilities of an observation's tokens, which the policy did not sample."""
     return (0.0,) * len(turn.token_ids)

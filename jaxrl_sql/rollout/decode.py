@@ -1,7 +1,16 @@
 """The engine's jitted programs: decode slots, which take the next completion from a ring when the current one ends.
 
-A chunk of steps runs without the host. Its tokens are returned as a log with one row per step and the completion index
-of each token. So no slot reserves space for a maximum length, and a slot starts its next completion in the next step.
+A chunk of steps runs without the host. Its tokens are returned as a log with one row per step and the number of each
+token's completion. So no slot reserves space for a maximum length, and a slot starts its next completion in the next
+step.
+
+A completion has a number, unique in the call. Completions that wait for a slot are in a ring buffer, at their number
+modulo its size. A prompt slot holds a prefilled prompt, and a group is the completions of a prompt slot. KV blocks are
+pieces of the KV cache with a fixed number of tokens.
+
+Array letters: N decode slots, E prompt slots, G completions per group, A automaton states, V vocabulary, D width of the
+model, T tokens of a row, J blocks of a row, X entries of an argument. An index that is out of range marks padding:
+writes to it are dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +43,7 @@ class SlotState(IntEnum):
 
 
 class End(IntEnum):
-    """Whether and why a completion, or one of its turns, ended with a token."""
+    """Whether and why a turn of a completion ended with a token: an end token, a stop string, or its maximum length."""
 
     NOT = 0
     TOKEN = 1
@@ -45,8 +54,11 @@ class End(IntEnum):
 class ChunkConfig(NamedTuple):
     """The static arguments of a chunk of decode steps.
 
-    samples, truncation, penalizes: whether any completion is not greedy, which limits of the distribution any uses, and
-    whether any penalizes repetition. missing: ids without a token.
+    samples: whether any completion is sampled; otherwise all are greedy.
+    truncation: which of top-k, top-p and min-p any completion uses.
+    penalizes: whether any completion has a repetition penalty.
+    steps: most decode steps of the chunk.
+    missing: half-open ranges of ids without a token, which are never sampled.
     """
 
     model: PagedModel
@@ -61,9 +73,13 @@ class ChunkConfig(NamedTuple):
 class DecodeRequest:
     """Completions to decode, [X] each.
 
-    completion: index in the call (-1: none). prompt_slot, group_index: slot of the prompt, and index in the prompt's
-    group. max_length: maximum number of tokens. start_state: initial state of the automaton of its stop strings.
-    pauses: whether it pauses at its end, so that the host can append an observation. key [X,2] uint32: random key.
+    completion: number in the call (-1: none).
+    prompt_slot, group_index: slot of the prompt, and index in the slot's group.
+    max_length: maximum number of tokens, of all turns so far.
+    start_state: initial state of the automaton of its stop strings.
+    pauses: whether the slot pauses at the end of a turn, so that the host can append an observation.
+    key [X,2] uint32: random key.
+    sampling: temperature and limits of the distribution.
     """
 
     completion: jax.Array
@@ -77,14 +93,17 @@ class DecodeRequest:
 
 
 class RequestRing(NamedTuple):
-    """A ring buffer of requests with indices below `tail`, each at its index modulo the size."""
+    """A ring buffer of requests, each at its completion's number modulo the size; slots take numbers below `tail`."""
 
     requests: DecodeRequest
     tail: Any
 
 
 class StopCriteria(NamedTuple):
-    """End tokens token_ids [X], and the automata of stop strings: table [A,V], is_complete [A] (`Stops`)."""
+    """End tokens token_ids [X], and the automata that find stop strings (`stop_strings.Stops`).
+
+    table [A,V]: next state by state and token; is_complete [A]: whether a stop string is complete.
+    """
 
     token_ids: Any
     table: Any
@@ -95,10 +114,14 @@ class StopCriteria(NamedTuple):
 class DecodeSlots:
     """N decode slots.
 
-    request: completion per slot. state [N]: SlotState. length [N]: tokens of the completion. stop_state [N]: state of
-    the stop automaton. hidden [N,D]: hidden state that predicts the next token. seen [N,V] bool: tokens that occur in
-    prompt or completion (or None). group_slots [E,G]: slot of the g-th completion of each prompt. taken: index of the
-    ring's next completion.
+    request: the completion of each slot.
+    state [N]: SlotState.
+    length [N]: tokens of the completion.
+    stop_state [N]: state of the stop automaton.
+    hidden [N,D]: hidden state that predicts the next token.
+    seen [N,V] bool: whether a token occurs in prompt or completion; None if no completion has a repetition penalty.
+    group_slots [E,G]: decode slot of the g-th completion of each prompt slot; N: none.
+    taken: number of the next completion to be taken from the ring.
     """
 
     request: DecodeRequest
@@ -120,7 +143,11 @@ class DecodeState(NamedTuple):
 
 @flax.struct.dataclass
 class PromptSlots:
-    """E slots of prefilled prompts: KV blocks, length [E], hidden [E,D] that predicts the first token, seen [E,V]."""
+    """E slots of prefilled prompts.
+
+    blocks: KV blocks; length [E]: tokens; hidden [E,D]: hidden state that predicts the first token of a completion;
+    seen [E,V] bool: whether a token occurs in the prompt (or None).
+    """
 
     blocks: BlockMap
     length: jax.Array
@@ -129,9 +156,10 @@ class PromptSlots:
 
 
 class PrefillChunk(NamedTuple):
-    """A chunk of X prompts: tokens [X,T] with valid length [X], first position start [X], and block table [X,J].
+    """The next tokens of X prompts: tokens [X,T] with valid length [X].
 
-    prompt_slot [X]: slot for the prompt's last hidden state; out of range if the prompt continues in a later chunk.
+    start [X]: position of the first token in its prompt. table [X,J]: the prompts' KV blocks. prompt_slot [X]: slot for
+    the prompt's last hidden state; out of range if the prompt continues in a later chunk.
     """
 
     tokens: Any
@@ -159,8 +187,9 @@ class ObservationBatch(NamedTuple):
 class StepLog:
     """The output of a chunk of steps.
 
-    [steps,N] each: completion (-1: none), token, log-probabilities, end (End). After the chunk: length [N] of the
-    slots' completions, and `taken`, the index of the ring's next completion.
+    [steps,N] each: number of the completion (-1: none), token, log-probabilities under the full distribution and under
+    the truncated distribution that was sampled from (behavior_logprob), end (End). After the chunk: length [N] of the
+    slots' completions, and `taken`, the number of the next completion to be taken from the ring.
     """
 
     completion: jax.Array
@@ -173,10 +202,11 @@ class StepLog:
 
 
 _Carry = tuple[jax.Array, DecodeState, tuple[jax.Array, ...]]
+"""The state of a chunk's loop: number of steps so far, state of decoding, columns of the log."""
 
 
 def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeRequest:
-    """Return an empty request with `count` entries, on the host; with `full=jnp.full`, as traced arrays."""
+    """Return `count` empty requests, as NumPy arrays; with `full=jnp.full`, as JAX arrays."""
     sampling = SamplingMetadata(
         temperature=full(count, 1, np.float32),
         top_k=full(count, 0, np.int32),
@@ -200,7 +230,7 @@ def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeReque
 def empty_slots(
     config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool, taken: int = 0
 ) -> DecodeSlots:
-    """Return free slots; `taken` is the index of the ring's next completion."""
+    """Return free slots; `taken` is the number of the first completion in the ring."""
     empty = DecodeSlots(
         request=empty_request(slots, jnp.full),
         state=jnp.full(slots, SlotState.FREE, jnp.int32),
@@ -229,37 +259,41 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
     free = slots.state == SlotState.FREE
     number = slots.taken + jnp.cumsum(free) - 1
     takes = free & (number < ring.tail)
-    index = number % ring.requests.completion.shape[0]
+    ring_index = number % ring.requests.completion.shape[0]
 
-    def choose(old: jax.Array, new: jax.Array) -> jax.Array:
+    def put(old: jax.Array, new: jax.Array) -> jax.Array:
+        """Return the old values with the new values in the slots that take a completion."""
         return jnp.where(takes.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-    request = jax.tree.map(lambda old, all_: choose(old, all_[index]), slots.request, ring.requests)
-    prompt = jnp.where(takes, request.prompt_slot, slots.group_slots.shape[0])
+    request = jax.tree.map(lambda old, queued: put(old, queued[ring_index]), slots.request, ring.requests)
+    # Out of range for slots that take nothing.
+    prompt_slot = jnp.where(takes, request.prompt_slot, slots.group_slots.shape[0])
+    group_slots = slots.group_slots.at[prompt_slot, request.group_index].set(jnp.arange(free.shape[0]), mode="drop")
     return DecodeSlots(
         request=request,
         state=jnp.where(takes, SlotState.RUNNING, slots.state),
-        length=choose(slots.length, jnp.zeros_like(slots.length)),
-        stop_state=choose(slots.stop_state, request.start_state),
-        hidden=choose(slots.hidden, prompts.hidden[request.prompt_slot]),
-        seen=None
-        if slots.seen is None or prompts.seen is None
-        else choose(slots.seen, prompts.seen[request.prompt_slot]),
-        group_slots=slots.group_slots.at[prompt, request.group_index].set(jnp.arange(free.shape[0]), mode="drop"),
+        length=put(slots.length, jnp.zeros_like(slots.length)),
+        stop_state=put(slots.stop_state, request.start_state),
+        hidden=put(slots.hidden, prompts.hidden[request.prompt_slot]),
+        seen=None if slots.seen is None or prompts.seen is None else put(slots.seen, prompts.seen[request.prompt_slot]),
+        group_slots=group_slots,
         taken=slots.taken + jnp.sum(takes),
     )
 
 
 def _empty_log(shape: tuple[int, int]) -> tuple[jax.Array, ...]:
-    """Return the rows of an empty log [steps,N]."""
-    blank = (jnp.zeros(shape, dtype) for dtype in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
-    return jnp.full(shape, -1, jnp.int32), *blank
+    """Return the columns of an empty log, [steps,N] each: completion, token, two log-probabilities, end (`StepLog`)."""
+    zeros = (jnp.zeros(shape, dtype) for dtype in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
+    return jnp.full(shape, -1, jnp.int32), *zeros
 
 
 def _find_ends(
     slots: DecodeSlots, token: jax.Array, is_running: jax.Array, stops: StopCriteria
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return length, stop state and End of all slots after their next token, [N] each."""
+    """Return length, stop state and End of all slots after their next token, [N] each.
+
+    An end token takes precedence over a stop string, and both over the maximum length.
+    """
     length = slots.length + is_running
     stop_state = stops.table[slots.stop_state, token].astype(jnp.int32)
     stop_state = jnp.where(is_running, stop_state, slots.stop_state)
@@ -280,10 +314,10 @@ def decode_chunk(
     ring: RequestRing,
     stops: StopCriteria,
 ) -> tuple[DecodeState, StepLog]:
-    """Decode up to `config.steps` tokens in every slot; `blocks` are the completions' blocks.
+    """Decode up to `config.steps` tokens in every slot; `blocks` are the completions' KV blocks.
 
-    The log is not donated, so the host can read it while the next chunk runs. A token's random key derives from the
-    key of its completion and its index, and does not depend on the slot.
+    The loop ends early if no slot is running and none can take a completion. The log is not donated, so the host can
+    read it while the next chunk runs. A token's random key derives from its completion's key and its index there.
     """
     n = state.slots.state.shape[0]
     prompt_cache = PagedCache(prompt_pool, prompts.blocks)
@@ -296,17 +330,17 @@ def decode_chunk(
         sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncation, config.samples)
         is_running = slots.state == SlotState.RUNNING
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
-        ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
-        slot_state = jnp.where(end != End.NOT, ended, slots.state)
+        state_after_end = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
+        slot_state = jnp.where(end != End.NOT, state_after_end, slots.state)
         slot_map = SlotMap(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)
-        # The last token of a paused completion stays in its text, so its key and value are written too.
-        is_kept = is_running & (slot_state != SlotState.FREE)
+        # Later tokens attend to this token, unless its completion has ended. A paused completion may continue.
+        writes_kv = is_running & (slot_state != SlotState.FREE)
         hidden, pool = paged.decode_tokens(
             params, config.model, prompt_cache, PagedCache(state.pool, blocks), slot_map, sampled.token, slots.length,
-            is_kept,
+            writes_kv,
         )  # fmt: skip
-        # A slot that pauses keeps the state after its last token: an empty observation adds nothing to it.
-        hidden = jnp.where(is_kept[:, None], hidden.astype(slots.hidden.dtype), slots.hidden)
+        # A slot that pauses needs this hidden state too: after an empty observation it predicts the next token.
+        hidden = jnp.where(writes_kv[:, None], hidden.astype(slots.hidden.dtype), slots.hidden)
         if seen is not None:
             seen = seen.at[jnp.arange(n), sampled.token].max(is_running)
         completion = jnp.where(is_running, request.completion, -1)
@@ -333,7 +367,7 @@ def decode_chunk(
 
 
 def _constrain_slots(slots: DecodeSlots) -> DecodeSlots:
-    """Constrain shardings, so that outputs match inputs: hidden states are split by batch, the rest is replicated."""
+    """Constrain shardings, so that outputs match inputs: hidden states are split by slots, the rest is replicated."""
     constrained = jax.tree.map(lambda x: constrain(x, ("none",) * x.ndim), slots)
     return dataclasses.replace(constrained, hidden=constrain(slots.hidden, ("batch", "none")))
 
@@ -342,7 +376,11 @@ def _constrain_slots(slots: DecodeSlots) -> DecodeSlots:
 def prefill_chunk(
     params: Any, model: PagedModel, pool: KVPool, hidden: jax.Array, chunk: PrefillChunk, has_past: bool
 ) -> tuple[KVPool, jax.Array]:
-    """Prefill a chunk of X prompts (`paged.prefill_prompts`); store last states of completed prompts in hidden."""
+    """Compute the next tokens of X prompts and write their KV blocks (`paged.prefill_prompts`).
+
+    hidden [E,D] gets the last hidden state of each prompt that is complete. has_past: whether any of the prompts has
+    earlier tokens in its blocks, from the prefix cache or an earlier chunk.
+    """
     past = PagedPrefix(pool, chunk.table, chunk.start)
     last, pool = paged.prefill_prompts(params, model, past, chunk.tokens, chunk.length, has_past)
     hidden = hidden.at[chunk.prompt_slot].set(last.astype(hidden.dtype), mode="drop")
@@ -361,13 +399,13 @@ def append_observation(
 ) -> DecodeState:
     """Append tokens to paused slots and resume them up to their new maximum length; table [N,J] has their blocks."""
     (pool, slots), (slot, tokens, length, max_length, stop_state) = state, observation
-    prompt, old_length, old_hidden = (
+    prompt_slot, old_length, old_hidden = (
         x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
     )
     hidden, pool = paged.extend_completions(
         params,
         model,
-        PagedPrefix(prompt_pool, prompts.blocks.table[prompt], prompts.length[prompt]),
+        PagedPrefix(prompt_pool, prompts.blocks.table[prompt_slot], prompts.length[prompt_slot]),
         PagedPrefix(pool, table.at[slot].get(mode="fill", fill_value=pool.num_blocks), old_length),
         tokens,
         length,
@@ -400,13 +438,17 @@ def release_slots(slots: DecodeSlots, slot: jax.Array) -> DecodeSlots:
 
 @partial(jax.jit, donate_argnames="slots")
 def resume_requests(slots: DecodeSlots, slot: jax.Array, requests: DecodeRequest, prompts: PromptSlots) -> DecodeSlots:
-    """Put requests [X] into free slots [X], paused before their first token; slots out of range are ignored."""
+    """Put requests [X] into free slots [X], paused before their first token; slots out of range are ignored.
+
+    Their earlier tokens are then appended like an observation (`append_observation`).
+    """
     prompt = requests.prompt_slot
 
     def put(array: jax.Array, values: Any) -> jax.Array:
         return array.at[slot].set(values, mode="drop")
 
-    reads = jnp.where(slot < slots.state.shape[0], prompt, slots.group_slots.shape[0])
+    # Out of range for padding.
+    prompt_slot = jnp.where(slot < slots.state.shape[0], prompt, slots.group_slots.shape[0])
     new = dataclasses.replace(
         slots,
         request=jax.tree.map(put, slots.request, requests),
@@ -415,14 +457,14 @@ def resume_requests(slots: DecodeSlots, slot: jax.Array, requests: DecodeRequest
         stop_state=put(slots.stop_state, requests.start_state),
         hidden=put(slots.hidden, prompts.hidden[prompt]),
         seen=None if slots.seen is None or prompts.seen is None else put(slots.seen, prompts.seen[prompt]),
-        group_slots=slots.group_slots.at[reads, requests.group_index].set(slot, mode="drop"),
+        group_slots=slots.group_slots.at[prompt_slot, requests.group_index].set(slot, mode="drop"),
     )
     return _constrain_slots(new)
 
 
 @partial(jax.jit, donate_argnames="seen")
 def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length: jax.Array) -> jax.Array:
-    """Mark tokens [X,P] with valid length [X] as seen [E,V] in prompt_slot [X]."""
+    """Set seen [E,V] of the prompts in prompt_slot [X] to their tokens [X,T] with valid length [X]."""
     column = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], tokens, seen.shape[1])
     marked = jnp.zeros((prompt_slot.shape[0], seen.shape[1]), bool)
     marked = marked.at[jnp.arange(prompt_slot.shape[0])[:, None], column].set(True, mode="drop")
@@ -431,7 +473,7 @@ def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length
 
 @jax.jit
 def on_devices(tree: Any) -> Any:
-    """Replicate the host's arrays on every device."""
+    """Copy the host's arrays to every device."""
     return jax.tree.map(lambda x: constrain(jnp.asarray(x), ("none",) * x.ndim), tree)
 
 

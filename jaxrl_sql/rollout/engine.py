@@ -1,7 +1,8 @@
 """The engine: generates samples for prompts and yields them in order of completion (continuous batching).
 
-A prompt is prefilled once, and all its samples read its KV blocks. Completions are decoded in parallel; when one ends,
-its slot takes the next completion in the following step.
+A prompt is prefilled once, and all its samples read its KV blocks (pieces of the KV cache with a fixed number of
+tokens). Completions are decoded in parallel, each in a slot. When a completion ends, its slot takes the next completion
+in the following step.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ BUSY = "the engine is generating: exhaust or close the other iterator first"
 class Engine:
     """Sample completions of prompts from a policy.
 
-    `params` may be replaced between calls of `generate`; this resets the prefix cache, which calls share. `stats` are
-    the counts of the last call.
+    `params` may be replaced between calls of `generate`. This empties the prefix cache, which calls share: it has the
+    blocks of earlier prompts, which later prompts with the same first tokens copy. `stats` are the counts of the last
+    call.
     """
 
     def __init__(
@@ -82,13 +84,15 @@ class Engine:
 
         An invalid request yields one sample with finish reason `invalid`, before all others. A sample's
         random numbers depend only on (seed, step, prompt index, sample index, position). `turns` creates the
-        environment of a multi-turn completion (`env.turns`). The engine waits for observations, so batches do not
-        depend on the speed of SQL. Raises InputError while another call is running.
+        environment of a multi-turn completion, which answers each turn of the policy with an observation, such as the
+        rows of its query (`env.turns`). The engine waits for observations, so batches do not depend on the speed of
+        SQL. Raises InputError while another call is running.
 
         Prompts from index `ahead` on are the first prompts of the next call, at `step` + 1. They fill slots that become
-        free, and the call does not wait for them. Their samples are yielded last, possibly UNFINISHED. Pass them to the
-        next call as `carried`, indexed by its prompts; it continues from their tokens, also with new parameters. The
-        log-probabilities of each token stay those of the policy that sampled it. Single-turn completions only.
+        free, and the call does not wait for them. Their samples are yielded last, possibly UNFINISHED. Pass these
+        samples to the next call as `carried`, with the prompt indices of that call. The next call continues from their
+        tokens, also with new parameters. The log-probabilities of each token stay those of the policy that sampled it.
+        Only for single-turn completions.
         """
         request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, carried)
         if turns is not None and jax.process_count() > 1:
@@ -108,12 +112,12 @@ class Engine:
             self.stats.seconds = time.perf_counter() - start
 
     def begin(self, request: GenerationRequest) -> EngineCall:
-        """Start a call and return it; `stats` are its counts."""
+        """Start a call and return it; from now on, `stats` counts this call."""
         self.stats = RolloutStats(slots=self.config.max_num_seqs)
         return EngineCall(self.runner, self.vocabulary, request, self.stats)
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples of a call; every process has all of them."""
+        """Return the samples of a call unchanged, because every process has all of them (unlike `ReplicatedEngine`)."""
         return list(samples)
 
     def gather_stats(self) -> RolloutStats:
@@ -145,8 +149,10 @@ def make_request(
 
     if turns is not None and (ahead is not None or carried):
         raise InputError("multi-turn completions cannot be sampled ahead: their environments would wait between calls")
-    num_own = len(prompts) if ahead is None else ahead
-    if not all(0 <= sample.prompt_index < num_own for sample in carried):
-        raise InputError(f"carried samples must have a prompt_index below {num_own}, the number of this call's prompts")
+    num_call_prompts = len(prompts) if ahead is None else ahead
+    if not all(0 <= sample.prompt_index < num_call_prompts for sample in carried):
+        raise InputError(
+            f"carried samples must have a prompt_index below {num_call_prompts}, the number of this call's prompts"
+        )
     request = GenerationRequest([as_prompt(i, prompt) for i, prompt in enumerate(prompts)], samplings, step, turns)
     return request._replace(ahead=ahead, carried={(sample.prompt_index, sample.index): sample for sample in carried})

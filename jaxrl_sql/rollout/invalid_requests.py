@@ -11,7 +11,7 @@ from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary
 def find_invalid_prompts(
     request: GenerationRequest, vocabulary: Vocabulary, model: ModelConfig, config: EngineConfig
 ) -> tuple[Stops, dict[int, str]]:
-    """Return the automata of all stop strings, and the reason for each invalid prompt, by index."""
+    """Return the automata that find all stop strings, and the reason for each invalid prompt, by prompt index."""
     invalid: dict[int, str] = {}
     for i, (prompt, sampling) in enumerate(zip(request.prompts, request.samplings, strict=True)):
         num_tokens = len(prompt.token_ids)
@@ -28,12 +28,13 @@ def find_invalid_prompts(
         elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
             invalid[i] = f"prompt {prompt.uid}: a token id is outside the model's vocabulary of {model.vocab_size}"
     stops_by_prompt = [tuple(sampling.stop) for sampling in request.samplings]
-    stops, never = vocabulary.find_stops(tuple(dict.fromkeys(stops_by_prompt)), model.vocab_size)
-    return stops, {i: never[strings] for i, strings in enumerate(stops_by_prompt) if strings in never} | invalid
+    stops, invalid_stops = vocabulary.find_stops(tuple(dict.fromkeys(stops_by_prompt)), model.vocab_size)
+    by_stops = {i: invalid_stops[strings] for i, strings in enumerate(stops_by_prompt) if strings in invalid_stops}
+    return stops, by_stops | invalid
 
 
 def _over_budget(config: EngineConfig, prompt: int, completion: int) -> str:
-    """Return why the KV budget never has room for a prompt and a completion of these lengths; "" if it has."""
+    """Return why the KV budget never has room for a prompt and a completion of these lengths, or "" if it has room."""
     budget = config.budget
     for noun, kind, tokens, size, available in (
         ("the prompt", "prompts", prompt, config.block_size, budget and budget.prompt_blocks),

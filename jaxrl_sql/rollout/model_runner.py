@@ -1,4 +1,9 @@
-"""The work on the device: a model with its pools of KV blocks, and the arrays of one call, which executes plans."""
+"""The work on the device: a model with its pools of KV blocks, and the arrays of one call, which executes plans.
+
+A KV block holds the keys and values of a fixed number of successive tokens. There are three pools of them: prompts,
+completions, and the prefix cache. A plan (`scheduler.ChunkPlan`) has the prompts to prefill and the changes of decode
+slots before a chunk of decode steps. Array letter X: entries of a batch, with padding.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +46,17 @@ from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import ChunkPlan, Prefill, PrefillBatch, SchedulerState
 from jaxrl_sql.rollout.stats import RolloutStats
 
-NONE = np.iinfo(np.int32).max
+NO_BLOCK = np.iinfo(np.int32).max
 Row = TypeVar("Row")
 COPIED_BLOCKS = 32
-"""The blocks that a program copies from or to the prefix cache: one width, so one program per pair of pools."""
+"""The blocks that a program copies from or to the prefix cache: always as many, so each direction has one program."""
 
 
 class ModelRunner:
     """A model with its KV cache, kept from one call of the engine to the next.
 
-    `params` are those of the next call. Programs take the weights of the call that runs them, which may be older; the
-    pools they write are donated to them, and held here alone.
+    `params` are those of the next call. A running call uses the weights of its start, which may be older. Programs
+    consume the pools that they write (JAX's donation), so only this object has references to them.
     """
 
     def __init__(self, model: ModelConfig, params: PyTree, config: EngineConfig) -> None:
@@ -64,14 +69,17 @@ class ModelRunner:
         self.release()
 
     def weights(self) -> PyTree:
-        """Return the parameters as programs take them, layer by layer; they are split once for all calls."""
+        """Return the parameters with separate arrays for each layer, as programs take them.
+
+        They are split once, until the parameters change.
+        """
         if self._split is None or self._split[0] is not self.params:
             self._split = None
             self._split = (self.params, split_layers(self.params))
         return self._split[1]
 
     def release(self) -> None:
-        """Free all KV blocks, and the weights by layer; the next call makes new ones."""
+        """Free all KV blocks, and the copies of weights by layer; the next call allocates them again."""
         self._split = None
         self.prefix_cache = PrefixCache(self.config.block_size)
         self.prompt_pool: KVPool | None = None
@@ -82,26 +90,26 @@ class ModelRunner:
     # --- the sizes of the pools
 
     def open_pools(self, sizes: EngineSizes) -> EngineSizes:
-        """Open the pools of a call, new where the last call's have another size, and return their sizes.
+        """Allocate the pools of a call, or reuse pools of the same size, and return their sizes.
 
-        The pool of prompts never shrinks if one program is to serve all calls.
+        With `pads_to_max` the pool of prompts never shrinks, so that one program serves all calls.
         """
         if self.config.pads_to_max:
             sizes = sizes._replace(prompt_blocks=max(sizes.prompt_blocks, _num_blocks(self.prompt_pool)))
         self.prefix_pool_sizes = self.config.prefix_pool_sizes(sizes)
         if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
-            self.prompt_pool = None
+            self.prompt_pool = None  # free the old pool first
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
         capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
         self.prefix_cache.open(sizes.prompt_blocks, capacity)
         completion_blocks, _ = self.config.completion_pool_sizes(sizes)[0]
         if _num_blocks(self.completion_pool) != completion_blocks:
-            self.completion_pool = None
+            self.completion_pool = None  # free the old pool first
             self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
         return sizes
 
     def resize_completions(self, blocks: int) -> None:
-        """Resize the pool of completions to `blocks` blocks, a layer at a time: no more than one exists twice."""
+        """Grow the pool of completions to `blocks` blocks, layer by layer, so that at most one layer exists twice."""
         if _num_blocks(self.completion_pool) == blocks:
             return
         pool, self.completion_pool = self.completion_pool, None
@@ -126,23 +134,23 @@ class ModelRunner:
     # --- the prefix cache
 
     def load_prefixes(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy cached blocks to those of prompts: (cached block, block) each."""
+        """Copy blocks of the prefix cache to blocks of prompts: (cached block, block) each."""
         if self.prefix_pool is not None and self.prompt_pool is not None:
-            for cached, blocks in _columns(copies, self.prompt_pool.num_blocks):
+            for cached, blocks in _copy_batches(copies, self.prompt_pool.num_blocks):
                 self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
 
     def save_prefixes(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks of prompts to cached blocks: (block, cached block) each."""
-        # In a small cache a block may be written twice in a batch: the last write counts.
+        """Copy blocks of prompts to blocks of the prefix cache: (block, cached block) each."""
+        # In a small cache a block may be evicted and cached again in a batch: only the last copy to it counts.
         copies = [(block, target) for target, block in {target: block for block, target in copies}.items()]
         if copies and self.prompt_pool is not None:
             pool = self._reserve_prefixes(1 + max(target for _, target in copies))
-            for blocks, targets in _columns(copies, pool.num_blocks):
+            for blocks, targets in _copy_batches(copies, pool.num_blocks):
                 pool = decode.copy_blocks(self.prompt_pool, blocks, pool, targets)
                 self.prefix_pool = pool
 
     def _reserve_prefixes(self, blocks: int) -> KVPool:
-        """Return the pool of cached blocks, grown to `blocks` blocks at least; no program but copies reads it."""
+        """Return the pool of the prefix cache, grown to at least `blocks` blocks."""
         num_blocks = next(size for size in self.prefix_pool_sizes if size >= blocks)
         if self.prefix_pool is None:
             self.prefix_pool = self._new_pool(num_blocks, self.config.block_size)
@@ -152,7 +160,7 @@ class ModelRunner:
         return self.prefix_pool
 
     def decode_state(self, slots: DecodeSlots) -> DecodeState:
-        """Return the state that decoding changes; a program's result must replace its pool, which is donated."""
+        """Return the state that decoding changes. Programs consume it, so their result must replace pool and slots."""
         assert self.completion_pool is not None, "open_pools comes first"
         return DecodeState(self.completion_pool, slots)
 
@@ -161,17 +169,21 @@ def _num_blocks(pool: KVPool | None) -> int:
     return 0 if pool is None else pool.num_blocks
 
 
-def _columns(pairs: Sequence[tuple[int, int]], none: int) -> Iterator[np.ndarray]:
-    """Yield the pairs in arrays [2,COPIED_BLOCKS]; the last is padded with `none`, which is no block's index."""
+def _copy_batches(pairs: Sequence[tuple[int, int]], padding: int) -> Iterator[np.ndarray]:
+    """Yield the pairs in arrays [2,COPIED_BLOCKS]; the last is padded with `padding`, which must be out of range."""
     for first in range(0, len(pairs), COPIED_BLOCKS):
         part = pairs[first : first + COPIED_BLOCKS]
-        columns = np.full((2, COPIED_BLOCKS), none, np.int32)
+        columns = np.full((2, COPIED_BLOCKS), padding, np.int32)
         columns[:, : len(part)] = np.array(part).T
         yield columns
 
 
 class Continuation(NamedTuple):
-    """Tokens to append to the completion in a slot, its new maximum length, and the state of its stop automaton."""
+    """Tokens to append to the completion in a decode slot: an observation, or all tokens of a resumed completion.
+
+    max_length: new maximum length of the completion, over all turns.
+    stop_state: state of the automaton of its stop strings, after the current turn's tokens.
+    """
 
     slot: int
     tokens: Sequence[int]
@@ -182,8 +194,10 @@ class Continuation(NamedTuple):
 class CallRunner:
     """The arrays of one call: its decode slots, its prompt slots, and the ring of completions that wait for a slot.
 
-    `start_states` are those of the stop strings' automata; `first` is the number of the first completion in the ring,
-    where each is at its number modulo the ring's size. The weights are those that the call began with.
+    start_states: start state of the automaton of each set of stop strings.
+    first: number of the first completion to enter the ring. Each is at its number modulo the ring's size.
+    weights: the weights at the start of the call.
+    table [E,J], lengths [E]: KV blocks and tokens of the prompt in each prompt slot.
     """
 
     def __init__(
@@ -204,14 +218,17 @@ class CallRunner:
         self.hidden, self.seen = empty_prompt_states(model, sizes.prompt_slots, dtype, penalizes)
         n = self.config.max_num_seqs
         self.slots = empty_slots(model, n, sizes.prompt_slots, sizes.group_size, dtype, penalizes, first)
-        self.table = np.full((sizes.prompt_slots, sizes.prompt_columns), NONE, np.int32)
+        self.table = np.full((sizes.prompt_slots, sizes.prompt_columns), NO_BLOCK, np.int32)
         self.lengths = np.zeros(sizes.prompt_slots, np.int32)
-        # Enough for all completions that are queued and not known to have a slot.
+        # Room for the most completions that `scheduler._admit` lets wait, and the last group, which may exceed them.
         self.ring: Any = empty_request(2 * n + sizes.group_size)
         self.keys = _all_keys(request, self.config.purpose)
 
     def execute(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> StepLog | None:
-        """Do a plan's work, with the tokens of its `appended` completions -> the log of the launched decode steps."""
+        """Do a plan's work and return the log of the launched decode steps (None: none were launched).
+
+        `continuations` are the tokens of the plan's `appended` completions.
+        """
         self.prepare(plan, continuations)
         if not plan.launches:
             return None
@@ -221,12 +238,12 @@ class CallRunner:
 
     def prepare(self, plan: ChunkPlan, continuations: Sequence[Continuation]) -> None:
         """Do a plan's work before its decode steps."""
-        self.table[plan.freed] = NONE
-        self.ring.max_length[self._ring_indices(plan.truncated)] = 1
+        self.table[plan.freed] = NO_BLOCK
+        self.ring.max_length[self._ring_indices(plan.truncated)] = 1  # they end with their first token
         self._release(plan.released)
         for batch in plan.prefills:
             self._prefill(batch)
-        self._write(self.ring, self._ring_indices(plan.queued), plan.queued, plan.after)
+        self._write_requests(self.ring, self._ring_indices(plan.queued), plan.queued, plan.after)
         self._release(plan.preempted)
         self.stats.preemptions += len(plan.preempted)
         self._resume(plan)
@@ -236,15 +253,16 @@ class CallRunner:
             self._append(continuations, plan.after.blocks.table())
 
     def prompt_slots(self) -> PromptSlots:
-        """Return the prompts as the device needs them."""
-        total = self.runner.prefix_cache.num_blocks
-        table: Any = np.minimum(self.table, total)
-        blocks = BlockMap(table, *block_owner(table, total, self.config.block_size))
+        """Return the prompt slots as arguments of programs."""
+        num_blocks = self.runner.prefix_cache.num_blocks
+        table: Any = np.minimum(self.table, num_blocks)  # NO_BLOCK becomes the first index that is out of range
+        blocks = BlockMap(table, *block_owner(table, num_blocks, self.config.block_size))
         lengths: Any = self.lengths.copy()
         return PromptSlots(blocks, lengths, self.hidden, self.seen)
 
     def decode_arguments(self, plan: ChunkPlan) -> tuple[Any, ...]:
-        """Return the arguments of a plan's `decode.decode_chunk`."""
+        """Return the arguments of `decode.decode_chunk` for a plan."""
+        # The ring is copied, because the host may change it while the program runs.
         blocks, table = plan.after.blocks, plan.after.blocks.table()
         return (
             self.weights, self.chunk_config, self.runner.prompt_pool, self.prompt_slots(),
@@ -256,40 +274,42 @@ class CallRunner:
     # --- slots
 
     def _release(self, slots: Sequence[int]) -> None:
+        """Free decode slots."""
         n = self.config.max_num_seqs
         if slots:
             self.slots = release_slots(self.slots, _pad(slots, n, n))
 
     def _resume(self, plan: ChunkPlan) -> None:
-        """Put completions into slots, to be computed again from their tokens."""
+        """Put a plan's resumed completions into slots; `_append` then adds the tokens that they had."""
         if not plan.resumed:
             return
         x = power_of_two(len(plan.resumed))
         slots = [plan.after.running[number] for number in plan.resumed]
         requests = empty_request(x)
-        self._write(requests, np.arange(len(slots)), plan.resumed, plan.after)
+        self._write_requests(requests, np.arange(len(slots)), plan.resumed, plan.after)
         self.slots = resume_requests(
             self.slots, _pad(slots, x, self.config.max_num_seqs), requests, self.prompt_slots()
         )
 
     def _append(self, continuations: Sequence[Continuation], table: np.ndarray) -> None:
-        """Append tokens to the slots of their completions, before the next decode steps."""
-        max_rows, prompts = self.config.prefill_chunk, self.prompt_slots()
-        for first in range(0, max(len(appended.tokens) for appended in continuations) or 1, max_rows):
-            pieces = [piece._replace(tokens=piece.tokens[first : first + max_rows]) for piece in continuations]
+        """Append tokens to completions in slots, before the next decode steps; table [N,J] has the slots' KV blocks."""
+        max_tokens, prompts = self.config.prefill_chunk, self.prompt_slots()
+        for first in range(0, max(len(continuation.tokens) for continuation in continuations) or 1, max_tokens):
+            pieces = [piece._replace(tokens=piece.tokens[first : first + max_tokens]) for piece in continuations]
+            # A slot must resume also after an empty observation, which is an empty first piece.
             pieces = [piece for piece in pieces if piece.tokens or not first]
             for batch in _batches(pieces, self.config.fits_prefill):
-                counts, width = self.config.prefill_shapes(len(batch), max(len(piece.tokens) for piece in batch))
+                counts, max_piece = self.config.prefill_shapes(len(batch), max(len(piece.tokens) for piece in batch))
                 for x, rows in split_rows(batch, counts):
-                    self._append_rows(rows, x, width, table, prompts)
+                    self._append_rows(rows, x, max_piece, table, prompts)
 
     def _append_rows(
-        self, batch: Sequence[Continuation], x: int, width: int, table: np.ndarray, prompts: PromptSlots
+        self, batch: Sequence[Continuation], x: int, max_piece: int, table: np.ndarray, prompts: PromptSlots
     ) -> None:
-        """Append the tokens of up to `x` continuations, `width` of each at most."""
+        """Append the tokens of up to `x` continuations, padded to `x` rows of `max_piece` tokens."""
         runner = self.runner
         slot, tokens, max_length, stop_state = zip(*batch, strict=True)
-        padded, length = pad_tokens([*tokens, *[()] * (x - len(batch))], width)
+        padded, length = pad_tokens([*tokens, *[()] * (x - len(batch))], max_piece)
         observation = ObservationBatch(
             _pad(slot, x, self.config.max_num_seqs), padded, length, _pad(max_length, x, 0), _pad(stop_state, x, 0)
         )
@@ -303,12 +323,12 @@ class CallRunner:
     def _ring_indices(self, numbers: Sequence[int]) -> np.ndarray:
         return np.array(numbers, np.int64) % len(self.ring.completion)
 
-    def _write(self, arrays: Any, indices: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
-        """Write the requests of completions into the host's arrays at `indices` [X]."""
+    def _write_requests(self, arrays: Any, indices: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
+        """Write the requests of completions into the host's `arrays` (a DecodeRequest) at `indices` [X]."""
         if not numbers:
             return
-        queued = [state.completions[number] for number in numbers]
-        prompt, sample, prompt_slot, group_index = (list(column) for column in zip(*queued, strict=True))
+        completions = [state.completions[number] for number in numbers]
+        prompt, sample, prompt_slot, group_index = (list(column) for column in zip(*completions, strict=True))
         samplings = [self.request.samplings[i] for i in prompt]
         arrays.completion[indices], arrays.prompt_slot[indices], arrays.group_index[indices] = (
             numbers,
@@ -325,9 +345,9 @@ class CallRunner:
     # --- prompts
 
     def _prefill(self, batch: PrefillBatch) -> None:
-        """Prefill the tokens of a batch of prompts that are not cached, in chunks of whole blocks."""
+        """Prefill a batch of prompts, without their cached tokens, in chunks of whole blocks."""
         self.runner.load_prefixes([pair for prompt in batch.prompts for pair in prompt.allocation.copies])
-        longest = max(self._num_new(prompt) for prompt in batch.prompts)
+        longest = max(self._num_uncached(prompt) for prompt in batch.prompts)
         counts, _ = self.config.prefill_shapes(len(batch.prompts), longest, self.config.block_size)
         for x, rows in split_rows(batch.prompts, counts):
             ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in rows]
@@ -340,14 +360,17 @@ class CallRunner:
                 self.seen = mark_seen(self.seen, slots, tokens, length)
         self.runner.save_prefixes(batch.saved)
 
-    def _num_new(self, prompt: Prefill) -> int:
+    def _num_uncached(self, prompt: Prefill) -> int:
         """Return the number of a prompt's tokens that are not cached."""
         return len(self.request.prompts[prompt.group.prompt].token_ids) - prompt.allocation.cached_tokens
 
     def _prefill_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]], x: int) -> None:
-        """Write the blocks of up to `x` prompts, from their cached tokens on, and keep their last states."""
-        size = self.config.block_size
-        longest = self.config.prefill_shapes(len(prompts), max(map(self._num_new, prompts)), size)[1]
+        """Compute the KV blocks of up to `x` prompts, from their cached tokens on, and their last hidden states.
+
+        Each program computes the next tokens of all prompts, until the longest prompt is complete.
+        """
+        block_size = self.config.block_size
+        tokens_per_row = self.config.prefill_shapes(len(prompts), max(map(self._num_uncached, prompts)), block_size)[1]
         start, length = np.zeros(x, np.int32), np.zeros(x, np.int32)
         table = np.full((x, self.table.shape[1]), self.runner.prefix_cache.num_blocks, np.int32)
         for row, (prompt_slot, _, (blocks, cached_tokens, _)) in enumerate(prompts):
@@ -357,26 +380,26 @@ class CallRunner:
             self.lengths[prompt_slot] = length[row]
             self.stats.prompt_tokens += int(length[row])
             self.stats.reused_tokens += cached_tokens
-        width = -(-longest // size) * size
+        chunk_tokens = -(-tokens_per_row // block_size) * block_size
         while (start < length).any():
-            count = np.clip(length - start, 0, width)
-            chunks = [tokens[start[row] : start[row] + width] for row, tokens in enumerate(ids)]
-            padded, _ = pad_tokens([*chunks, *[()] * (x - len(prompts))], width)
-            ends = np.full(x, len(self.lengths), np.int32)
+            count = np.clip(length - start, 0, chunk_tokens)
+            chunks = [tokens[start[row] : start[row] + chunk_tokens] for row, tokens in enumerate(ids)]
+            padded, _ = pad_tokens([*chunks, *[()] * (x - len(prompts))], chunk_tokens)
+            completed_slots = np.full(x, len(self.lengths), np.int32)  # out of range: the prompt is not complete
             for row, (prompt_slot, _, _) in enumerate(prompts):
-                if start[row] < length[row] <= start[row] + width:
-                    ends[row] = prompt_slot
+                if start[row] < length[row] <= start[row] + chunk_tokens:
+                    completed_slots[row] = prompt_slot
             has_past = bool(self.config.pads_to_max or ((start > 0) & (count > 0)).any())
-            chunk, runner = PrefillChunk(padded, count, start, table, ends), self.runner
+            chunk, runner = PrefillChunk(padded, count, start, table, completed_slots), self.runner
             runner.prompt_pool, self.hidden = decode.prefill_chunk(
                 self.weights, runner.model, runner.prompt_pool, self.hidden, chunk, has_past
             )
             self.stats.padded_tokens += padded.size
-            start = np.minimum(start + width, length)
+            start = np.minimum(start + chunk_tokens, length)
 
 
 def split_rows(rows: Sequence[Row], counts: Iterable[int]) -> Iterator[tuple[int, Sequence[Row]]]:
-    """Yield each of `counts` with the next rows, at most that many."""
+    """Yield each count of `counts`, with the next rows, of which there are at most `count`."""
     first = 0
     for count in counts:
         yield count, rows[first : first + count]
@@ -395,12 +418,12 @@ def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -
         yield batch
 
 
-def _pad(values: Sequence[int], width: int, filler: int) -> np.ndarray:
-    return np.array([*values, *[filler] * (width - len(values))], np.int32)
+def _pad(values: Sequence[int], length: int, padding: int) -> np.ndarray:
+    return np.array([*values, *[padding] * (length - len(values))], np.int32)
 
 
 def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
-    """Return the random keys [X,samples,2] of a call's prompts."""
+    """Return the random keys [prompts,samples,2] of a call's samples; both sizes are padded."""
     seeds = np.zeros((4, bucket(len(request.prompts))), np.int32)
     for i, sampling in enumerate(request.samplings):
         seeds[:, i] = sampling.seed, *request.key_numbers(i)
@@ -412,9 +435,9 @@ def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
 def _sample_keys(
     seed: jax.Array, step: jax.Array, prompt: jax.Array, first: jax.Array, purpose: rng.Purpose, samples: int
 ) -> jax.Array:
-    """Derive the keys of `samples` samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
+    """Derive the random keys of `samples` successive samples of each of X prompts; return [X,samples,2] uint32.
 
-    Returns [X,samples,2] uint32.
+    seed [X], step [X], prompt [X]: numbers that the prompt's keys derive from; first [X]: index of its first sample.
     """
 
     def sample_key(seed: jax.Array, step: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:

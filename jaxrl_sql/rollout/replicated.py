@@ -1,10 +1,11 @@
 """Replicated engines, each with a copy of the weights on its own devices: the rollout's layout on a mesh.
 
-The weights are copied from the training mesh to a grid of replicas once per rollout. Then nothing crosses replicas:
-each decodes its part of the prompts in its own slots and KV blocks. A process drives the replicas on its own devices
-and yields their samples alone; `gather` collects the samples of all processes. Prompts are dealt by their tokens and
-number alone, and a sample's random keys are those of its index in the call. So the numbers of replicas and processes
-change nothing but the last bits of sums.
+The weights are copied from the training mesh to a grid of replicas once per rollout. The grid is a mesh over the same
+devices with the axes `data` (replicas) and `tensor` (devices of a replica). Then replicas do not communicate: each
+decodes its part of the prompts in its own slots and KV blocks. A process drives the replicas on its own devices and
+yields their samples alone; `gather` collects the samples of all processes. The assignment of prompts to replicas
+depends on their tokens and numbers of samples alone, and a sample's random keys on its index in the call. So the
+numbers of replicas and processes change only the rounding of sums.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ from jaxrl_sql.types import InputError, Prompt, Tokenizer, Turn
 AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
 """An engine that samples from a policy."""
 
+# The key of the JSON in packed samples. Checkpoints have them, so it must not change.
+_HEADERS = "told"
+
 
 class Replica(NamedTuple):
-    """One of the grid's copies of the model: its number, its devices, and the engine that samples from it."""
+    """A copy of the model: its number (its index on the grid's axis `data`), its devices, and its engine."""
 
     number: int
     mesh: jax.sharding.Mesh
@@ -54,8 +58,8 @@ class Replica(NamedTuple):
 class ReplicatedEngine:
     """Sample completions of prompts from the copies of a policy on `grid` (`parallel.mesh.replica_grid`), as `Engine`.
 
-    `config` is that of one replica. `params` lie on any mesh of the same devices; their copies, in the compute dtype,
-    are made when a call needs them and dropped by `release`.
+    `config` is the configuration of each replica's engine. `params` are on any mesh of the same devices. They are
+    copied, in the compute dtype, when a call needs them; `release` frees the copies.
     """
 
     # A process's call yields the samples of its own replicas.
@@ -70,7 +74,7 @@ class ReplicatedEngine:
         for number, mesh in local_replicas(grid):
             with jax.set_mesh(mesh):
                 self.replicas.append(Replica(number, mesh, Engine(model, None, tokenizer, config)))
-        for replica in self.replicas[1:]:
+        for replica in self.replicas[1:]:  # share the cached automata of stop strings
             replica.engine.vocabulary = self.replicas[0].engine.vocabulary
         self._copied_params: Any = None
         self._is_generating = False
@@ -101,9 +105,10 @@ class ReplicatedEngine:
         ahead: int | None = None,
         carried: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
-        """Yield the samples of this process's replicas as they finish, as `Engine.generate` does those of all.
+        """Yield the samples of this process's replicas as they finish; the arguments are those of `Engine.generate`.
 
-        Every process must make the call. `turns` makes environments of this process's samples alone.
+        Every process must make the call with the same arguments. `turns` creates environments only for this process's
+        samples.
         """
         request = make_request(self.tokenizer, prompts, sampling, step, turns, ahead, carried)
         if self._is_generating:
@@ -124,7 +129,7 @@ class ReplicatedEngine:
             self._is_generating = False
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples of all processes' calls; every process must call it with what its own yielded."""
+        """Return the samples of all processes; every process must call this with the samples that it yielded."""
         if jax.process_count() == 1:
             return list(samples)
         return [sample for packed in exchange_bytes(pack_samples(samples)) for sample in unpack_samples(packed)]
@@ -134,11 +139,12 @@ class ReplicatedEngine:
         return _merge_stats(RolloutStats(**counts) for counts in exchange([dataclasses.asdict(self.stats)]))
 
     def _copy_weights(self) -> None:
-        """Copy the parameters to the replicas, unless they have them.
+        """Copy the parameters to the replicas, unless they have these parameters.
 
-        Arrays are copied one at a time, and stacked ones are freed as soon as their layers are taken: no more than one
-        exists twice. On CPUs it must wait for each copy: XLA has few threads there, each queued program blocks one, and
-        a collective that all of them wait for would never get a thread.
+        In training an array stacks the weights of all layers; engines take the weights of each layer separately.
+        Arrays are copied one at a time, and a stacked copy is freed when its layers are taken, so at most one array
+        exists twice. On CPUs the host must wait for each copy. XLA has few threads there, and each queued program
+        blocks one, so a collective operation that they all wait for would never get a thread.
         """
         if self._copied_params is self.params:
             return
@@ -164,7 +170,7 @@ class ReplicatedEngine:
 
 
 def _merge_stats(counted: Iterable[RolloutStats]) -> RolloutStats:
-    """Return the counts of engines that worked at the same time."""
+    """Return the sums of the counts of engines that worked at the same time."""
     return reduce(RolloutStats.merge, counted)
 
 
@@ -175,12 +181,12 @@ def _call_on_mesh(replica: Replica, function: Callable[..., Any], *arguments: An
 
 
 def _run(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> Iterator[Sample]:
-    """Yield the samples of all replicas: chunks are launched on all before the first log is awaited.
+    """Yield the samples of all replicas: each round launches a chunk on all replicas before it awaits the first log.
 
-    Each is launched by its own thread, since the first launch compiles, for each replica's devices anew; where replicas
-    can share a compiled program, the first to need it compiles it and the others wait. If the call `starts_next`, a
-    replica whose own samples are finished begins the next call's until those of all are, on all processes: they all run
-    the same number of rounds of chunks, whatever the time.
+    Each replica's chunk is launched by its own thread, because the first launch compiles for the replica's devices. If
+    replicas can share a compiled program, the first one compiles it and the others wait. With `starts_next`, a replica
+    without unfinished samples begins samples of the next call, until all replicas of all processes are finished. All
+    replicas then run the same number of rounds, so results do not depend on their speed.
     """
     for _, call in calls:
         yield from call.ready_samples()
@@ -201,41 +207,44 @@ def _run(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> Iter
 
 
 def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> bool:
-    """Return whether a call has samples to come; if it `starts_next`, that of any process."""
+    """Return whether a call has unfinished samples: a call of this process, or of any process if `starts_next`."""
     is_unfinished = any(call.unfinished for _, call in calls)
     return any(exchange([is_unfinished])) if starts_next else is_unfinished
 
 
 def deal(request: GenerationRequest, replicas: int) -> list[list[RequestGroup]]:
-    """Deal the prompts of a call to replicas, by their tokens and the samples of each alone.
+    """Distribute the samples of a call to replicas; return the groups of each replica.
 
-    Prompts with a common prefix go to the same replica, whose prefix cache then has it, and each replica has its share
-    of all samples. A prompt's samples are divided only if there are fewer prompts than replicas. The next call's
-    prompts are dealt as that call will deal them.
+    Only the prompts' tokens and numbers of samples decide. Prompts with a common prefix go to the same replica, whose
+    prefix cache then has the prefix. The replicas have similar numbers of samples. A prompt's samples are divided only
+    if there are fewer prompts than replicas. Prompts of the next call go to the replica that the next call will choose.
     """
-    ahead = len(request.prompts) if request.ahead is None else request.ahead
-    first, rest = (
+    num_call_prompts = len(request.prompts) if request.ahead is None else request.ahead
+    this_call, next_call = (
         _deal(request, prompt_indices, replicas)
-        for prompt_indices in (range(ahead), range(ahead, len(request.prompts)))
+        for prompt_indices in (range(num_call_prompts), range(num_call_prompts, len(request.prompts)))
     )
-    return [[*groups, *more] for groups, more in zip(first, rest, strict=True)]
+    return [[*groups, *next_groups] for groups, next_groups in zip(this_call, next_call, strict=True)]
 
 
 def _deal(request: GenerationRequest, prompt_indices: range, replicas: int) -> list[list[RequestGroup]]:
-    """Deal these prompts of a call."""
+    """Distribute the samples of these prompts to replicas.
+
+    The samples of all prompts form a sequence, ordered by the prompts' tokens. Each replica has an equal section of it.
+    """
     order = sorted(prompt_indices, key=lambda i: request.prompts[i].token_ids)
     total, divides_samples = sum(request.samplings[i].n for i in prompt_indices), len(order) < replicas
-    bounds = [total * number // replicas for number in range(replicas + 1)]
+    bounds = [total * replica // replicas for replica in range(replicas + 1)]
     dealt: list[list[RequestGroup]] = [[] for _ in range(replicas)]
     offset = 0
     for i in order:
         n = request.samplings[i].n
         if divides_samples:
-            for number, (low, high) in enumerate(pairwise(bounds)):
+            for replica, (low, high) in enumerate(pairwise(bounds)):
                 first, last = max(low - offset, 0), min(high - offset, n)
                 if first < last:
-                    dealt[number].append(RequestGroup(i, first, last))
-        else:  # its middle decides its replica
+                    dealt[replica].append(RequestGroup(i, first, last))
+        else:  # the replica whose section has the middle of the prompt's samples
             dealt[(2 * offset + n) * replicas // (2 * total)].append(RequestGroup(i, 0, n))
         offset += n
     return dealt
@@ -243,12 +252,15 @@ def _deal(request: GenerationRequest, prompt_indices: range, replicas: int) -> l
 
 @lru_cache(maxsize=64)
 def _make_copier(sharding: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
-    """Return a program that copies an array to a sharding, in a dtype (None: its own)."""
+    """Return a program that copies an array to a sharding and casts it to a dtype (None: the array's own)."""
     return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=sharding)
 
 
 def _copy_to(leaf: Any, sharding: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
-    """Copy an array to the grid and wait for it; an array on a mesh of the same devices is copied by one program."""
+    """Copy an array to the grid.
+
+    An array on a mesh of the same devices is copied by a program, which is awaited. Others are sent by the host.
+    """
     current = getattr(leaf, "sharding", None)
     if isinstance(current, jax.NamedSharding) and current.device_set == sharding.device_set:
         return jax.block_until_ready(_make_copier(sharding, dtype)(leaf))
@@ -256,7 +268,7 @@ def _copy_to(leaf: Any, sharding: jax.sharding.NamedSharding, dtype: Any) -> jax
 
 
 def _replica_copy(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
-    """Return a replica's copy of an array on the grid, which is not copied for it."""
+    """Return the part of an array on the grid that is on a replica's mesh, without copying data."""
     sharding: Any = x.sharding
     data_of = {shard.device: shard.data for shard in x.addressable_shards}
     shards = [data_of[device] for device in mesh.devices.flat]
@@ -264,7 +276,7 @@ def _replica_copy(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
 
 
 def pack_samples(samples: Sequence[Sample]) -> bytes:
-    """Write samples as bytes: numbers as arrays, bit for bit, and the rest as JSON."""
+    """Return samples as bytes: tokens and log-probabilities as arrays, bit for bit, and the rest as JSON."""
     headers = [
         (sample.prompt_index, sample.index, sample.text, sample.finish_reason, sample.error,
          [(turn.role, len(turn.token_ids), turn.text) for turn in sample.turns])
@@ -272,22 +284,22 @@ def pack_samples(samples: Sequence[Sample]) -> bytes:
     ]  # fmt: skip
     dtypes = (("token_ids", np.int32), ("logprobs", np.float32), ("behavior_logprobs", np.float32))
     arrays = {name: np.array([x for sample in samples for x in getattr(sample, name)], dtype) for name, dtype in dtypes}
-    return msgpack_serialize({"told": json.dumps(headers), **arrays})
+    return msgpack_serialize({_HEADERS: json.dumps(headers), **arrays})
 
 
 def unpack_samples(packed: bytes) -> list[Sample]:
     """Return the samples that `pack_samples` wrote."""
     stored = msgpack_restore(packed)
-    numbers = [stored[name].tolist() for name in ("token_ids", "logprobs", "behavior_logprobs")]
+    columns = [stored[name].tolist() for name in ("token_ids", "logprobs", "behavior_logprobs")]
     samples, offset = [], 0
-    for prompt, index, text, reason, error, turn_heads in json.loads(stored["told"]):
+    for prompt, index, text, reason, error, turn_headers in json.loads(stored[_HEADERS]):
         turns, start = [], offset
-        for role, count, turn_text in turn_heads:
-            ids, logprobs, behavior = (tuple(all_[offset : offset + count]) for all_ in numbers)
-            is_own = role == ASSISTANT
-            turns.append(Turn(role, ids, logprobs if is_own else (), behavior if is_own else (), turn_text))
+        for role, count, turn_text in turn_headers:
+            ids, logprobs, behavior = (tuple(column[offset : offset + count]) for column in columns)
+            is_sampled = role == ASSISTANT
+            turns.append(Turn(role, ids, logprobs if is_sampled else (), behavior if is_sampled else (), turn_text))
             offset += count
-        ids, logprobs, behavior = (tuple(all_[start:offset]) for all_ in numbers)
+        ids, logprobs, behavior = (tuple(column[start:offset]) for column in columns)
         samples.append(Sample(prompt, index, ids, logprobs, behavior, text, reason, tuple(turns), error))
     return samples
 
@@ -300,8 +312,9 @@ def make_engine(
     mesh: jax.sharding.Mesh,
     layout: tuple[int, int] | None,
 ) -> AnyEngine:
-    """Return an engine on a mesh that is set: one over all of it (`layout` None), or (replicas, tensor) of its devices.
+    """Return an engine on a mesh, which must be the current mesh.
 
+    layout: None for a single engine over the whole mesh, or (replicas, devices per replica) for a `ReplicatedEngine`.
     Raises InputError for a layout that does not match the devices.
     """
     if layout is None:

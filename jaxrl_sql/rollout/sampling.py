@@ -1,4 +1,8 @@
-"""Requests and samples of the engine."""
+"""Requests and samples of the engine.
+
+A completion has one turn, or several turns of the policy (role `assistant`) with observations of an environment between
+them, such as the rows of a query. "Carried" samples are those that the previous call began in free slots.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from jaxrl_sql.types import InputError, Prompt, Turn
 ASSISTANT, ENVIRONMENT = "assistant", "environment"
 UNFINISHED = "unfinished"
 _SMALLEST = 2.0**-126
-"""The smallest number above 0 that float32 holds in full."""
+"""The smallest positive normal number of float32."""
 
 
 class NotFiniteError(InputError):
@@ -33,7 +37,8 @@ class SamplingParams:
     penalty applies to tokens of prompt and completion, before the temperature. A completion ends with the tokenizer's
     end token, with a string in `stop` (at any position in a token), or after `max_new_tokens`. If `stop` is only
     `stop_strings.STATEMENT_END`, a completion ends with the semicolon that ends a SQL statement. These limits apply to
-    each turn; `max_total_tokens` limits all turns and observations together (0: the limit of one turn).
+    each turn; `max_total_tokens` limits all turns and observations together (0: the limit of one turn). `seed` is the
+    seed of the random numbers.
     """
 
     temperature: float = 1.0
@@ -76,7 +81,7 @@ class SamplingParams:
                 raise InputError(f"sampling: {message}")
 
     def within(self, free_positions: int) -> SamplingParams:
-        """Return parameters with at most `free_positions` tokens per completion (at least 1)."""
+        """Return parameters with at most `free_positions` tokens (at least 1) per turn and per completion."""
         limit = max(free_positions, 1)
         return replace(
             self,
@@ -92,7 +97,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion.
+    """A completion of the prompt with index `prompt_index`, the prompt's sample number `index`.
 
     `finish_reason` is `stop`, `length`, `invalid` (such as a too long prompt; no tokens), `failed` (the environment
     raised an error), or UNFINISHED for samples that the next call continues. After `stop`, `token_ids` end with the
@@ -138,9 +143,9 @@ class GenerationRequest(NamedTuple):
 
     `turns` creates the environment of each completion; None for single-turn completions. If several engines share a
     call, `subset` lists the prompts and samples of this engine. Environments, samples and random keys use the indices
-    of the whole call, so a sample does not depend on its engine. If several clients share a call, `numbers` are the
-    prompt indices within each client. Random keys use these, so other clients' prompts do not change a client's
-    samples.
+    of the whole call, so a sample does not depend on its engine. If several clients of a server share a call,
+    `client_indices` are the indices of the prompts in the requests of their clients. Random keys use these, so other
+    clients' prompts do not change a client's samples.
 
     Prompts from index `ahead` on are the first prompts of the next call, at the next step. They fill slots that become
     free, and the call does not wait for them. `carried` are samples that the previous call started ahead, by (prompt,
@@ -152,12 +157,12 @@ class GenerationRequest(NamedTuple):
     step: int
     turns: EnvironmentFactory | None
     subset: Sequence[RequestGroup] = ()
-    numbers: Sequence[int] = ()
+    client_indices: Sequence[int] = ()
     ahead: int | None = None
     carried: Mapping[tuple[int, int], Sample] = {}
 
     def restrict(self, subset: Sequence[RequestGroup]) -> GenerationRequest:
-        """Return the request restricted to these samples."""
+        """Return the request of an engine that serves only these samples; prompt i is that of `subset[i]`."""
         samplings = [replace(self.samplings[group.prompt], n=len(group.samples)) for group in subset]
         return self._replace(
             prompts=[self.prompts[group.prompt] for group in subset], samplings=samplings, subset=subset
@@ -184,8 +189,9 @@ class GenerationRequest(NamedTuple):
         return [g for g, sample in carried.items() if sample is None or sample.finish_reason == UNFINISHED]
 
     def key_numbers(self, prompt: int) -> tuple[int, int, int]:
-        """Return (step, prompt, sample), from which the random keys of a prompt's first sample derive."""
-        number, first = self.global_index(prompt, 0)
-        if self.ahead is not None and number >= self.ahead:
-            return self.step + 1, number - self.ahead, first
-        return self.step, self.numbers[number] if self.numbers else number, first
+        """Return the (step, prompt, sample) from which the random key of a prompt's first sample derives."""
+        prompt_index, first_sample = self.global_index(prompt, 0)
+        if self.ahead is not None and prompt_index >= self.ahead:
+            return self.step + 1, prompt_index - self.ahead, first_sample
+        key_index = self.client_indices[prompt_index] if self.client_indices else prompt_index
+        return self.step, key_index, first_sample

@@ -1,13 +1,17 @@
-"""The scheduler: a pure function from the state of a call and the last log to the next chunk's plan.
+"""The scheduler: a pure function from the state of a call and the last events to the next chunk's plan.
 
-It works with numbers alone, without JAX and without the model: `plan` decides, and `CallRunner.execute` does the work.
-The host is one chunk behind the device, so the state of a slot is older than the device's; `known_from` is the first
-chunk whose log includes the host's last change of a slot.
+A chunk is a number of decode steps that the device runs without the host. Completions of prefilled prompts wait in a
+ring buffer, from which the device assigns them to decode slots. A prompt slot holds a prefilled prompt, and a group is
+the samples that share it. KV blocks are pieces of the KV cache with a fixed number of tokens. The completions of a call
+are numbered in the order of their prefill, so a smaller number is an older completion.
 
-Where KV blocks are too few for all slots the host reads the last log first. Then the oldest completions keep their
-slots. The others are preempted: they give their blocks back, and later are computed again from their tokens (vLLM's
-recomputation, Kwon et al. 2023, arXiv:2309.06180). Completions that an earlier call began are resumed in the same way.
-All decisions follow from the call alone, never from time.
+The scheduler works with numbers alone, without JAX and without the model: `plan` decides, and `CallRunner.execute` does
+the work. The host is one chunk behind the device, so it knows an earlier state of each slot than the device has.
+
+If there are too few KV blocks for all slots, the host reads the last log before it launches a chunk. Then the oldest
+completions keep their slots. The others are preempted: they lose their blocks, and later are computed again from their
+tokens (vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180). Completions that an earlier call began ("carried")
+are resumed in the same way. All decisions follow from the call alone, never from time.
 """
 
 from __future__ import annotations
@@ -24,7 +28,10 @@ from jaxrl_sql.rollout.sampling import GenerationRequest, RequestGroup
 
 
 class PrefilledCompletion(NamedTuple):
-    """A completion whose prompt is in a prompt slot: the sample of a prompt, and its index in the slot's group."""
+    """A completion whose prompt is in a prompt slot.
+
+    prompt: index in the request; sample: index among the prompt's samples; group_index: index in the slot's group.
+    """
 
     prompt: int
     sample: int
@@ -41,16 +48,20 @@ class Prefill(NamedTuple):
 
 
 class PrefillBatch(NamedTuple):
-    """Prompts that are prefilled together, and the blocks (block, cached block) that are cached afterwards."""
+    """Prompts that are prefilled together; afterwards `saved` blocks (block, cached block) are copied to the cache."""
 
     prompts: Sequence[Prefill]
     saved: Sequence[tuple[int, int]]
 
 
 class Limits(NamedTuple):
-    """Bounds of a call: decode slots, steps per chunk, tokens of a longest completion, and completions per group.
+    """Bounds of a call.
 
-    `fits_prefill` returns whether a number of prompts, with a number of tokens in the longest, are prefilled together.
+    slots: decode slots, N.
+    chunk_steps: decode steps per chunk.
+    longest: tokens of the longest completion, over all turns.
+    group_size: completions that share a prompt slot.
+    fits_prefill: returns whether (number of prompts, tokens of the longest) fit into one prefill.
     """
 
     slots: int
@@ -61,13 +72,20 @@ class Limits(NamedTuple):
 
 
 @dataclass
-class ChunkLog:
+class ChunkEvents:
     """Events since the last plan.
 
-    From the chunk that was read (number 0: none was): the number of the next completion to be `taken` from the ring,
-    `lengths` [N] of the slots, the slot of each completion with tokens in it (`written`), and how many turns ended.
-    From environments and the caller: completions that are `finished`, in order; number of tokens to append by
-    completion (`observed`); prompts that are `cancelled`.
+    From the log of the last chunk that was read:
+    number: number of the chunk; 0: no chunk was read.
+    taken: number of the next completion that a slot takes from the ring.
+    lengths [N]: tokens of the completion in each slot.
+    written: slot by completion, for completions with tokens in the log.
+    num_ended: turns that ended in the chunk.
+
+    From environments and the caller:
+    finished: finished completions, in order.
+    observed: number of tokens of the observation to append, by completion.
+    cancelled: prompts to cancel.
     """
 
     number: int = 0
@@ -82,16 +100,25 @@ class ChunkLog:
 
 @dataclass
 class SchedulerState:
-    """The state of a call between two plans, which change none of it; only new weights empty its prefix cache.
+    """The state of a call between two plans.
 
-    waiting: prompts to be prefilled, in order; prompt_blocks: the KV blocks of each prompt slot that is taken;
-    completions: those of the prompts in these slots, by number, in the order of age; running: the decode slots of those
-    that have one; slot_length [N]: their tokens, of all turns, as far as logs were read; preempted: the number of
-    tokens of those that lost their slot; appends: running ones that wait for tokens.
-    Completions that an earlier call began have the first numbers, up to `carried` so far, and start as preempted ones.
-    The others are numbered as they enter the ring: `queued` is the next number, and those from `taken` on await a slot,
-    as far as is known.
-    num_chunks were launched and num_read of them read; one that is launched and not read is in flight.
+    `plan` copies it. Only new weights change it in place: they empty its prefix cache.
+
+    waiting: groups whose prompts are to be prefilled, in order.
+    prefixes, blocks: allocation of the blocks of prompts and of completions.
+    free_prompt_slots: prompt slots without a prompt; prompt_blocks: KV blocks of each other prompt slot.
+    slot_length [N]: tokens in each decode slot, of all turns, as far as logs were read.
+    known_from [N]: number of the first chunk whose log includes the host's last change of the slot's length.
+    recently_ended: most turns that ended in a recent chunk; older chunks count less.
+    queued: number of the next completion to enter the ring.
+    taken: number of the next completion to leave the ring, as far as logs were read.
+    carried: number of carried completions so far. These have the first numbers, and start as preempted completions.
+    completions: completions of the prompts in prompt slots, by number.
+    running: decode slot by completion.
+    preempted: number of tokens by completion, for completions that lost their slot.
+    appends: completions in slots to which tokens are to be appended before the next decode step.
+    cancelled: prompts whose samples are still to be dropped.
+    num_chunks: launched chunks; num_read: chunks whose log was read. A chunk that was not read is in flight.
     """
 
     request: GenerationRequest
@@ -130,13 +157,19 @@ class SchedulerState:
 class ChunkPlan:
     """The device's next work, in this order, and the state `after` it.
 
-    freed: prompt slots whose completions are all finished; released: decode slots of finished or cancelled completions.
-    dropped: cancelled completions, and num_dropped of prompts that were not prefilled; truncated: cancelled ones in the
-    ring, which end with their first token.
-    prefills: prompts in batches; queued: completions that enter the ring; carried: completions of an earlier call.
-    preempted: decode slots; resumed: completions; appended: completions to append tokens to.
-    launches: whether a chunk of decode steps follows, with the KV blocks of `after`; it takes completions before number
-    `tail` from the ring. Otherwise the last log is read first, or no completion is left.
+    freed: prompt slots whose completions are all finished.
+    released: decode slots of finished or cancelled completions.
+    dropped: cancelled completions with tokens; num_dropped: cancelled samples whose prompts were not prefilled.
+    truncated: cancelled completions in the ring, which end with their first token.
+    prefills: prompts in batches.
+    queued: completions that enter the ring.
+    carried: completions of an earlier call that are now known, and wait as preempted completions.
+    preempted: decode slots whose completions lose them.
+    resumed: preempted completions that get a slot.
+    appended: completions to append tokens to.
+    launches: whether a chunk of decode steps follows, with the KV blocks of `after`. Otherwise the last log must be
+        read first, or no completion is left.
+    tail: the chunk takes completions with smaller numbers from the ring.
     """
 
     after: SchedulerState
@@ -155,13 +188,13 @@ class ChunkPlan:
     tail: int = 0
 
 
-def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
-    """Return the next chunk's plan, after the events of a log; neither argument is changed."""
+def plan(state: SchedulerState, events: ChunkEvents) -> ChunkPlan:
+    """Return the next chunk's plan, after these events; neither argument is changed."""
     state = state.copy()
     chunk = ChunkPlan(state)
-    _apply_log(chunk, log)
+    _apply_events(chunk, events)
     if state.cancelled:
-        if state.is_in_flight:  # the contents of slots are known when it is read
+        if state.is_in_flight:  # only its log shows which slots the cancelled completions have
             return chunk
         _drop_cancelled(chunk)
     _admit(chunk)
@@ -176,16 +209,16 @@ def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
 # --- the state at the start of a call
 
 
-def split_groups(request: GenerationRequest, served: Collection[int], size: int) -> list[RequestGroup]:
-    """Return the groups of a call's prompts, the next call's last.
+def split_groups(request: GenerationRequest, valid: Collection[int], group_size: int) -> list[RequestGroup]:
+    """Return groups of at most `group_size` samples of the valid prompts; prompts of the next call are last.
 
-    Prompts with the same prefix follow each other, so that it is cached when the next one needs it.
+    Prompts with a common prefix follow each other, so that the prefix is cached when the second prompt needs it.
     """
-    order = sorted(served, key=lambda i: (request.is_ahead(i), request.prompts[i].token_ids))
+    order = sorted(valid, key=lambda i: (request.is_ahead(i), request.prompts[i].token_ids))
     return [
-        RequestGroup(i, first, min(first + size, request.samplings[i].n))
+        RequestGroup(i, first, min(first + group_size, request.samplings[i].n))
         for i in order
-        for first in range(0, request.samplings[i].n, size)
+        for first in range(0, request.samplings[i].n, group_size)
     ]
 
 
@@ -197,7 +230,10 @@ def initial_state(
     blocks: BlockTable,
     prompt_slots: int,
 ) -> SchedulerState:
-    """Return the state of a call that has launched nothing; groups that an earlier call began come first."""
+    """Return the state of a call before its first chunk; groups with carried samples are prefilled first.
+
+    `recently_ended` starts at a value with which `_admit` fills all slots.
+    """
     waiting = [group for group in groups if request.unfinished_samples(group)]
     waiting.sort(key=lambda group: not any(request.carried_sample(group.prompt, g) for g in group.samples))
     samples = [(group.prompt, g) for group in waiting for g in request.unfinished_samples(group)]
@@ -214,44 +250,45 @@ def initial_state(
 # --- events
 
 
-def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
-    """Apply the events of a log to the state."""
+def _apply_events(chunk: ChunkPlan, events: ChunkEvents) -> None:
+    """Apply the events to the state."""
     state = chunk.after
-    if log.number:
-        state.num_read, state.taken = log.number, log.taken
-        state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
-        state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
-    state.running |= log.written
-    ended = [state.running.pop(number) for number in log.finished]
+    if events.number:
+        state.num_read, state.taken = events.number, events.taken
+        state.slot_length = np.where(events.number >= state.known_from, events.lengths, state.slot_length)
+        state.recently_ended = max(events.num_ended, state.recently_ended // 2, 1)
+    state.running |= events.written
+    freed_slots = [state.running.pop(number) for number in events.finished]
+    # Single-turn completions free their slots on the device. Multi-turn completions pause there until the host acts.
     if state.request.turns is not None:
-        chunk.released += ended
-    _finish(chunk, log.finished)
-    for number, observed in log.observed.items():
+        chunk.released += freed_slots
+    _finish(chunk, events.finished)
+    for number, num_tokens in events.observed.items():
         slot = state.running[number]
-        _set_length(state, [slot], state.slot_length[slot] + observed)
-    state.appends += log.observed
-    state.cancelled |= log.cancelled
+        _set_length(state, [slot], state.slot_length[slot] + num_tokens)
+    state.appends += events.observed
+    state.cancelled |= events.cancelled
 
 
 def _set_length(state: SchedulerState, slots: list[int], num_tokens: int) -> None:
-    """Note a length that the host gives to slots; logs have it from the next chunk on."""
+    """Record a length that the host sets in slots; logs include it from the next chunk on."""
     state.slot_length[slots], state.known_from[slots] = num_tokens, state.num_chunks + 1
 
 
 def _finish(chunk: ChunkPlan, numbers: Sequence[int]) -> None:
-    """Drop completions, in order; the last one of a prompt frees the prompt's slot."""
+    """Remove completions, in order; the last completion of a prompt slot frees the prompt slot."""
     state = chunk.after
-    ended = [state.completions.pop(number).prompt_slot for number in numbers]
-    used = {completion.prompt_slot for completion in state.completions.values()} if ended else set()
-    # In the order in which their last completions ended.
-    for slot in reversed([slot for slot in dict.fromkeys(reversed(ended)) if slot not in used]):
+    prompt_slots = [state.completions.pop(number).prompt_slot for number in numbers]
+    used = {completion.prompt_slot for completion in state.completions.values()} if prompt_slots else set()
+    # Free prompt slots in the order in which their last completions ended.
+    for slot in reversed([slot for slot in dict.fromkeys(reversed(prompt_slots)) if slot not in used]):
         state.prefixes.free(state.prompt_blocks.pop(slot))
         state.free_prompt_slots.append(slot)
         chunk.freed.append(slot)
 
 
 def _drop_cancelled(chunk: ChunkPlan) -> None:
-    """Free the slots of cancelled prompts, whose completions in the ring end with their first token."""
+    """Free the slots of cancelled prompts; their completions in the ring will end with their first token."""
     state = chunk.after
     prompts, state.cancelled = state.cancelled, set()
     chunk.dropped = [n for n in (*state.running, *state.preempted) if state.completions[n].prompt in prompts]
@@ -272,7 +309,10 @@ def _drop_cancelled(chunk: ChunkPlan) -> None:
 
 
 def _admit(chunk: ChunkPlan) -> None:
-    """Prefill prompts until as many completions await a slot as may end while two chunks run."""
+    """Prefill prompts until the ring has as many completions as may end before the next prefill.
+
+    The host is one chunk behind, so two chunks may run before it. The target counts three, as a margin.
+    """
     state = chunk.after
     target = min(max(3 * state.recently_ended, state.limits.group_size), 2 * state.limits.slots)
     while batch := _next_batch(state, state.taken + target - state.queued):
@@ -284,16 +324,16 @@ def _admit(chunk: ChunkPlan) -> None:
         chunk.prefills.append(PrefillBatch(batch, saved))
 
 
-def _next_batch(state: SchedulerState, completions: int) -> list[Prefill]:
-    """Allocate prompt slots and blocks for the next prompts, up to `completions` of them and one prefill.
+def _next_batch(state: SchedulerState, num_completions: int) -> list[Prefill]:
+    """Allocate prompt slots and blocks for the next prompts, until they have `num_completions` or fill one prefill.
 
-    A prompt that lacks the same block as one of this batch waits until it is cached, and one that finds too few
-    free blocks until others are finished.
+    If two prompts lack the same prefix block, the second waits for a later batch, when the block is cached. A prompt
+    also waits if too few blocks are free.
     """
     batch: list[Prefill] = []
     pending_blocks: set[object] = set()
     longest = 0
-    while state.waiting and state.free_prompt_slots and completions > 0:
+    while state.waiting and state.free_prompt_slots and num_completions > 0:
         group = state.waiting[0]
         ids = state.request.prompts[group.prompt].token_ids
         cached_tokens, missing = state.prefixes.lookup(ids)
@@ -307,12 +347,12 @@ def _next_batch(state: SchedulerState, completions: int) -> list[Prefill]:
         if missing is not None:
             pending_blocks.add(missing)
         batch.append(Prefill(state.free_prompt_slots.pop(), state.waiting.pop(0), allocation))
-        completions -= len(group.samples)
+        num_completions -= len(group.samples)
     return batch
 
 
 def _enqueue(chunk: ChunkPlan, prompt_slot: int, group: RequestGroup) -> None:
-    """Put the completions of a group into the ring; those that an earlier call began wait as preempted ones do."""
+    """Put the completions of a group into the ring; carried completions wait as preempted completions instead."""
     state = chunk.after
     for g in state.request.unfinished_samples(group):
         carried = state.request.carried_sample(group.prompt, g)
@@ -328,59 +368,61 @@ def _enqueue(chunk: ChunkPlan, prompt_slot: int, group: RequestGroup) -> None:
         state.completions[number] = PrefilledCompletion(group.prompt, g, prompt_slot, g - group.first)
 
 
-# --- room
+# --- KV blocks of completions
 
 
 def _reserve_blocks(chunk: ChunkPlan) -> int | None:
-    """Reserve KV blocks for the next chunk -> how many completions it may take from the ring.
+    """Reserve KV blocks for the next chunk and return how many completions it may take from the ring.
 
-    None if they are too few and a chunk is in flight.
+    Returns None if the blocks are too few and a chunk is in flight.
     """
     state = chunk.after
-    # For all tokens that slots may write until the host looks again.
-    reach = np.minimum(state.slot_length + 2 * state.limits.chunk_steps, state.limits.longest)
-    if not state.preempted and state.blocks.reserve(reach):
+    # The known lengths may lack the chunk in flight, so slots may reach these lengths in it and in the next chunk.
+    max_lengths = np.minimum(state.slot_length + 2 * state.limits.chunk_steps, state.limits.longest)
+    if not state.preempted and state.blocks.reserve(max_lengths):
         return state.queued - state.taken
     return None if state.is_in_flight else _preempt_or_resume(chunk)
 
 
 def _preempt_or_resume(chunk: ChunkPlan) -> int:
-    """Decide which completions have slots; no chunk runs meanwhile, so all lengths are known.
+    """Decide which completions have slots, and return how many new completions the chunk may take from the ring.
 
-    Those that are in slots stay, the oldest first, as long as there are blocks for a chunk of steps; the others
-    are preempted. If all stay, preempted ones are resumed, and after these new ones taken, while there are blocks
-    for two chunks of steps: so that they are not preempted at once. Returns how many new ones may be taken.
+    No chunk is in flight, so all lengths are known. First, the oldest completions keep their slots, as long as there
+    are blocks for a chunk of steps. The others are preempted. If all keep their slots, preempted completions are
+    resumed while there are blocks for two chunks of steps, so that they are not preempted again at once. If all are
+    resumed, new completions are taken under the same condition.
     """
     state, table, limits = chunk.after, chunk.after.blocks, chunk.after.limits
 
-    def reach(lengths: Sequence[int] | np.ndarray, chunks: int) -> np.ndarray:
+    def max_lengths(lengths: Sequence[int] | np.ndarray, chunks: int) -> np.ndarray:
+        """Return the lengths that completions can reach in this number of chunks."""
         return np.minimum(np.array(lengths, np.int64) + chunks * limits.chunk_steps, limits.longest)
 
     running, waiting = sorted(state.running), sorted(state.preempted)
-    free = sorted(set(range(limits.slots)) - set(state.running.values()))
+    free_slots = sorted(set(range(limits.slots)) - set(state.running.values()))
     lengths = state.slot_length[[state.running[number] for number in running]]
     num_blocks = table.pool_sizes[-1][0]
-    num_kept = int((table.need(reach(lengths, 1)).cumsum() <= num_blocks).sum())
-    spare = num_blocks - int(table.need(reach(lengths, 2)).sum())
+    num_kept = int((table.num_needed(max_lengths(lengths, 1)).cumsum() <= num_blocks).sum())
+    spare_blocks = num_blocks - int(table.num_needed(max_lengths(lengths, 2)).sum())
     for number in running[num_kept:]:
         slot = state.running.pop(number)
         state.preempted[number] = int(state.slot_length[slot])
         chunk.preempted.append(slot)
     state.appends = [number for number in state.appends if number in state.running]
     if num_kept == len(running):
-        need = table.need(reach([state.preempted[number] for number in waiting[: len(free)]], 2))
-        chunk.resumed = waiting[: int((need.cumsum() <= spare).sum())]
-        spare -= int(need[: len(chunk.resumed)].sum())
-    for number, slot in zip(chunk.resumed, free, strict=False):
+        needed = table.num_needed(max_lengths([state.preempted[number] for number in waiting[: len(free_slots)]], 2))
+        chunk.resumed = waiting[: int((needed.cumsum() <= spare_blocks).sum())]
+        spare_blocks -= int(needed[: len(chunk.resumed)].sum())
+    for number, slot in zip(chunk.resumed, free_slots, strict=False):
         state.running[number] = slot
         _set_length(state, [slot], state.preempted.pop(number))
     state.appends += chunk.resumed
-    new_length = reach([0], 2)
-    may_take = 0 if state.preempted else max(spare, 0) // int(table.need(new_length)[0])
-    tokens = np.zeros(limits.slots, np.int64)
+    new_length = max_lengths([0], 2)
+    may_take = 0 if state.preempted else max(spare_blocks, 0) // int(table.num_needed(new_length)[0])
+    reserved_tokens = np.zeros(limits.slots, np.int64)
     for number, slot in state.running.items():
-        tokens[slot] = reach(state.slot_length[[slot]], 2 if number in chunk.resumed else 1)[0]
-    tokens[free[len(chunk.resumed) :][:may_take]] = new_length[0]
-    has_room = table.reserve(tokens)
-    assert has_room, "completions with slots were counted to fit"
+        reserved_tokens[slot] = max_lengths(state.slot_length[[slot]], 2 if number in chunk.resumed else 1)[0]
+    reserved_tokens[free_slots[len(chunk.resumed) :][:may_take]] = new_length[0]
+    has_room = table.reserve(reserved_tokens)
+    assert has_room, "the blocks of these completions were counted above, so they fit"
     return may_take

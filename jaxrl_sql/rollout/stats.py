@@ -1,4 +1,7 @@
-"""Counts and seconds of a call of the engine."""
+"""Counts and seconds of a call of the engine.
+
+A chunk is a number of decode steps that one program runs. Completions are decoded in slots, and wait for a free slot.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ class RolloutStats:
 
     slots: number of completions that an engine decodes at once.
     prompt_tokens: tokens of all prompts.
-    reused_tokens: prompt tokens that the prefix cache had.
+    reused_tokens: prompt tokens whose keys and values were copied from the prefix cache.
     padded_tokens: positions that prefill computed, including padding.
     tokens: decoded tokens.
     steps: decode steps of all engines.
@@ -44,7 +47,7 @@ class RolloutStats:
     engines: int = 1
 
     def add_chunk(self, steps: int, tokens: int, is_full: bool) -> None:
-        """Add a chunk of `tokens` in `steps`; `is_full`: completions still waited for a slot after it."""
+        """Add a chunk of `tokens` in `steps`; `is_full`: whether completions still waited for a slot after it."""
         self.steps += steps
         self.tokens += tokens
         if is_full:
@@ -58,22 +61,22 @@ class RolloutStats:
         return RolloutStats(slots=other.slots, engines=other.engines, **sums)
 
     def merge(self, other: RolloutStats) -> RolloutStats:
-        """Return the counts of this call and of one that another engine made in the same time."""
+        """Return the sums of this call and of a call that another engine made at the same time."""
         engines, seconds = self.engines + other.engines, max(self.seconds, other.seconds)
         return replace(self.plus(other), engines=engines, seconds=seconds)
 
     @property
     def occupancy(self) -> float:
-        """Return the share of busy slots in the steps in which completions waited for one."""
+        """Return the share of busy slots, over the chunks after which completions still waited for a slot."""
         return self.full_tokens / (self.full_steps * self.slots) if self.full_steps else 1.0
 
     @property
     def reuse(self) -> float:
-        """Return the share of prompt tokens that the prefix cache had."""
+        """Return the share of prompt tokens that were copied from the prefix cache."""
         return self.reused_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of a step."""
+        """Return the metrics of a training step, by name; times are in seconds."""
         engine_seconds = self.host_seconds + self.wait_seconds
         return {
             "rollout/occupancy": self.occupancy,

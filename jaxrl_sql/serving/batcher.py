@@ -151,9 +151,11 @@ class Batcher:
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
         """Run jobs as one call; each job gets the same samples as in a separate call."""
         pending = [(job, i) for job in jobs for i in range(len(job.prompts))]
-        prompts, prompt_numbers = [job.prompts[i] for job, i in pending], [i for _, i in pending]
+        prompts, client_indices = [job.prompts[i] for job, i in pending], [i for _, i in pending]
         # Random keys derive from a prompt's number within its job, so other jobs do not change its samples.
-        request = GenerationRequest(prompts, [job.sampling for job, _ in pending], 0, None, numbers=prompt_numbers)
+        request = GenerationRequest(
+            prompts, [job.sampling for job, _ in pending], 0, None, client_indices=client_indices
+        )
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.config.prepare import TAKEN, EvalSetConfig, PrepareConfig
+from jaxrl_sql.config.prepare import RESERVED, EvalSetConfig, PrepareConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.prepare.choose import SelectedQuestions, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
@@ -23,7 +23,7 @@ from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.files.shares import one_in, rank
 from jaxrl_sql.types import Example, InputError
 
-MANIFEST, SCRATCH = "manifest.json", TAKEN[2]
+MANIFEST, SCRATCH = "manifest.json", RESERVED[2]
 _BLOCK = 1 << 20
 
 
@@ -80,7 +80,7 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
     if others and MANIFEST not in others and set(others) != {SCRATCH}:
         raise InputError(f"{out} holds {min(others)} and no {MANIFEST}: choose an empty folder")
     try:
-        for name in (*TAKEN, *evals):
+        for name in (*RESERVED, *evals):
             shutil.rmtree(out / name, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
         for old in out.glob("train_1_*.jsonl"):

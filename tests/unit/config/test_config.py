@@ -228,7 +228,7 @@ def test_dotted_key_in_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
         ("grpo=3", "a section"),
         ("seed", "key.sub=value"),
         ("data.evals=[a", "data.evals=[a"),
-        ("executor.sqlite_version=3.40", "of three parts"),
+        ("executor.sqlite_version=3.40", "with three parts"),
         ("executor.sqlite_version=3.39.1", "3.40.0 or later"),
     ],
 )

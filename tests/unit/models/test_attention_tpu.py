@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.planning.chips import QUIET
+from jaxrl_sql.planning.chips import LIBTPU_ENVIRONMENT
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ NEEDS_LIBTPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 def run(tensor: str, remat: str) -> list[int]:
     """Run this file as a script; return the number of calls of each kernel in the compiled program."""
-    env = os.environ | {"JAX_PLATFORMS": "cpu"} | QUIET
+    env = os.environ | {"JAX_PLATFORMS": "cpu"} | LIBTPU_ENVIRONMENT
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, __file__, tensor, remat]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.planning import gpus, hlo
-from jaxrl_sql.planning.chips import CHIPS, QUIET
+from jaxrl_sql.planning.chips import CHIPS, LIBTPU_ENVIRONMENT
 from jaxrl_sql.types import InputError
 
 LOGITS = (64, 151_936)
@@ -63,7 +63,7 @@ def test_second_plugin_is_rejected_by_name(tmp_path: Path, monkeypatch: pytest.M
 @functools.cache
 def run(*case: str) -> Any:
     """Run this file as a script, once per case, and return its result."""
-    env = os.environ | {"JAX_PLATFORMS": "cpu"} | QUIET
+    env = os.environ | {"JAX_PLATFORMS": "cpu"} | LIBTPU_ENVIRONMENT
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run([sys.executable, __file__, *case], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -255,17 +255,17 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
         whole = find_workload(config.model, sections, 2)
         work = (with_packing(whole, truncated_exponential(8, 32)) if config.grpo.packing else whole).update
         assert work is not None
-        setting = programs.Setting(sections, PlannedModel(config.model, model), make_mesh(1, 2, 2, devices))
+        inputs = programs.ProgramInputs(sections, PlannedModel(config.model, model), make_mesh(1, 2, 2, devices))
         with gpus.fix_cudnn_version():
-            return str(programs.lower_update(setting, work).compile().as_text())
+            return str(programs.lower_update(inputs, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
     model = ModelConfig("qwen3", 1280, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
     load = find_workload(config.model, sections, 1).rollout
     assert load is not None
     mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])
-    setting = programs.Setting(sections, PlannedModel(config.model, model), mesh).sampling
-    return str(programs.lower_decode(setting, load).compile().as_text())
+    inputs = programs.ProgramInputs(sections, PlannedModel(config.model, model), mesh).sampling
+    return str(programs.lower_decode(inputs, load).compile().as_text())
 
 
 def _sampling_program(chip: str, limits: str) -> str:

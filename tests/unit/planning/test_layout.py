@@ -39,7 +39,7 @@ def layout(
 
 def test_fastest_replicas_that_fit_are_chosen() -> None:
     assert chosen(V5P) == "8x4"
-    assert chosen(V5P._replace(local=2)) == "16x2"
+    assert chosen(V5P._replace(devices_per_process=2)) == "16x2"
     assert chosen(V5P._replace(chip=None)) == "32x1", "a chip without data has larger replicas than necessary"
     # 15 GB of weights per replica: a chip with 24 GB has room for half of them next to the training state, not for all.
     assert chosen(V5P._replace(memory=24 << 30, chip=None)) in {"16x2", "8x4"}

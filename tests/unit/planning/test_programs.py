@@ -18,7 +18,7 @@ from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.planning.memory import PlannedModel, estimate
-from jaxrl_sql.planning.programs import Setting, abstract_state, lower_decode, lower_prefill, programs
+from jaxrl_sql.planning.programs import ProgramInputs, abstract_state, lower_decode, lower_prefill, programs
 from jaxrl_sql.planning.workload import Workload, find_workload
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
@@ -32,11 +32,11 @@ SHAPE = (
 )  # fmt: skip
 
 
-def setting(*overrides: str) -> tuple[Setting, Workload]:
+def program_inputs(*overrides: str) -> tuple[ProgramInputs, Workload]:
     config: TrainConfig = load_config(TrainConfig, SMALL, [*SHAPE, *overrides])
     sections = config.workload(60)
     model, mesh = PlannedModel(config.model, MODEL), make_mesh(1, 1, 1)
-    return Setting(sections, model, mesh), find_workload(config.model, sections, 1)
+    return ProgramInputs(sections, model, mesh), find_workload(config.model, sections, 1)
 
 
 def nbytes(tree: Any) -> int:
@@ -54,7 +54,7 @@ def nbytes(tree: Any) -> int:
     ],
 )
 def test_abstract_state_equals_that_of_a_run(overrides: tuple[str, ...]) -> None:
-    result, _ = setting(*overrides)
+    result, _ = program_inputs(*overrides)
     section, grpo, lora = result.model.section, result.sections.grpo, result.model.section.lora
     from jaxrl_sql.algo.optim import make_optimizer
     from jaxrl_sql.models.value import add_value_head, decay_mask
@@ -84,7 +84,7 @@ def test_abstract_state_equals_that_of_a_run(overrides: tuple[str, ...]) -> None
     ],
 )
 def test_argument_sizes_equal_the_formulas(overrides: tuple[str, ...]) -> None:
-    result, work = setting(*overrides)
+    result, work = program_inputs(*overrides)
     memory = estimate(result.model, result.mesh, work)
     lowered = programs(result, work)
     held = {name: lower().compile().memory_analysis().argument_size_in_bytes for name, lower in lowered.items()}
@@ -99,15 +99,15 @@ def test_argument_sizes_equal_the_formulas(overrides: tuple[str, ...]) -> None:
 
 
 def test_repetition_penalty_adds_seen_tokens_to_the_decode() -> None:
-    result, work = setting("sampling.repetition_penalty=1.1", "sampling.top_p=0.9")
+    result, work = program_inputs("sampling.repetition_penalty=1.1", "sampling.top_p=0.9")
     assert work.rollout is not None
-    plain, _ = setting()
+    plain, _ = program_inputs()
     both = [lower_decode(item, work.rollout).as_text().count(f"{2 * 4}x512xi1") for item in (result, plain)]
     assert both[0] > both[1]
 
 
 def test_long_prompts_are_prefilled_in_chunks() -> None:
-    result, _ = setting("data.max_prompt_tokens=900")
+    result, _ = program_inputs("data.max_prompt_tokens=900")
     work = find_workload(result.model.section, result.sections._replace(longest=900), 1)
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (1, 1024)

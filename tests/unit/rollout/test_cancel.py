@@ -64,7 +64,7 @@ def drive(call: EngineCall, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sa
             result[key] = sample
         launch += 1
         assert launch < 500
-    free = plan(call.state, call.log).after.prefixes
+    free = plan(call.state, call.events).after.prefixes
     assert sorted(free.free_blocks) == list(range(free.num_blocks)), "a block of a prompt was lost"
     return result
 

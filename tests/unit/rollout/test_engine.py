@@ -273,11 +273,11 @@ def test_short_prompts_are_not_padded_to_a_long_prompt() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, block_size=8, prefill_tokens=128))
     prompts = make_prompts(*[8] * 7, 100, *[8] * 8)
     call = begin(engine, prompts, max_new_tokens=2, repetition_penalty=1.1)
-    call.runner.prepare(plan(call.state, call.log), ())
+    call.runner.prepare(plan(call.state, call.events), ())
     assert call.stats.prompt_tokens == 15 * 8 + 100
     assert call.stats.padded_tokens <= 128 + 2 * 16 * 8
     # All tokens of each prompt are marked, for the penalty.
-    seen, completions = np.asarray(call.runner.seen), plan(call.state, call.log).after.completions
+    seen, completions = np.asarray(call.runner.seen), plan(call.state, call.events).after.completions
     assert len(completions) == 16
     for completion in completions.values():
         assert set(np.flatnonzero(seen[completion.prompt_slot])) == set(prompts[completion.prompt].token_ids)
@@ -290,7 +290,7 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     config = dataclasses.replace(CONFIG, max_positions=2048)
     engine = Engine(config, PARAMS, Letters(), EngineConfig(n, block_size=size))
     call = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16)
-    chunk, device = plan(call.state, call.log), call.runner
+    chunk, device = plan(call.state, call.events), call.runner
     device.prepare(chunk, ())
     assert chunk.launches
     program = decode_chunk.lower(*device.decode_arguments(chunk))
@@ -302,7 +302,7 @@ def test_prompt_blocks_are_shared_by_all_its_samples() -> None:
     engine = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(8, block_size=8))
     call = begin(engine, make_prompts(16), n=8, max_new_tokens=4)
     list(call.run())
-    cache = plan(call.state, call.log).after.prefixes
+    cache = plan(call.state, call.events).after.prefixes
     assert cache.num_blocks == len(cache.free_blocks), "a block was lost"
     assert len(cache.cached) == 1, "another number of blocks than the first of two is cached"
     assert engine.stats.padded_tokens == 16

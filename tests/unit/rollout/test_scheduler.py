@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jaxrl_sql.rollout.kv_blocks import BlockTable, PrefixCache
 from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest, RequestGroup, Sample, SamplingParams
 from jaxrl_sql.rollout.scheduler import (
-    ChunkLog,
+    ChunkEvents,
     ChunkPlan,
     Limits,
     PrefilledCompletion,
@@ -103,39 +103,39 @@ def prefilled(chunk: ChunkPlan) -> list[list[int]]:
 
 
 def test_prompts_are_prefilled_in_batches_until_enough_completions_wait() -> None:
-    chunk = plan(make_state([[i] * 9 for i in range(8)], slots=2), ChunkLog())
+    chunk = plan(make_state([[i] * 9 for i in range(8)], slots=2), ChunkEvents())
     # Three times the one slot that may have ended, and at most the 4 prompt slots; 3 rows of 9 are 27 tokens.
     assert prefilled(chunk) == [[0, 1, 2]]
     assert chunk.queued == [0, 1, 2]
     assert [group.prompt for group in chunk.after.waiting] == [3, 4, 5, 6, 7]
     assert (chunk.launches, chunk.tail) == (True, 3)
-    chunk = plan(make_state([[i] * 12 for i in range(8)], slots=2), ChunkLog())
+    chunk = plan(make_state([[i] * 12 for i in range(8)], slots=2), ChunkEvents())
     assert prefilled(chunk) == [[0, 1], [2]]
 
 
 def test_number_of_waiting_completions_follows_ended_turns() -> None:
     """The limit is three times the turns that ended with the last chunk, or half of the previous estimate."""
-    chunk = plan(make_state([[i] * 4 for i in range(40)], n=2, slots=12, blocks=48), ChunkLog())
+    chunk = plan(make_state([[i] * 4 for i in range(40)], n=2, slots=12, blocks=48), ChunkEvents())
     assert len(chunk.queued) == 16
     written = {i: i for i in range(8)}
-    chunk = plan(chunk.after, ChunkLog(1, 16, np.full(12, 4), written, 8, list(range(8))))
+    chunk = plan(chunk.after, ChunkEvents(1, 16, np.full(12, 4), written, 8, list(range(8))))
     assert (chunk.after.recently_ended, len(chunk.queued)) == (8, 24)
-    chunk = plan(chunk.after, ChunkLog(2, 40, np.full(12, 4), {}, 0))
+    chunk = plan(chunk.after, ChunkEvents(2, 40, np.full(12, 4), {}, 0))
     assert chunk.after.recently_ended == 4
 
 
 def test_prompt_without_free_blocks_waits_and_blocks_later_prompts() -> None:
     state = make_state([[0] * 8, [1] * 20, [2] * 4], prompt_blocks=5)
-    chunk = plan(state, ChunkLog())
+    chunk = plan(state, ChunkEvents())
     assert prefilled(chunk) == [[0]]
-    log = ChunkLog(1, 1, np.array([2, 0]), {0: 0}, 1, [0])
+    log = ChunkEvents(1, 1, np.array([2, 0]), {0: 0}, 1, [0])
     chunk = plan(chunk.after, log)
     assert chunk.freed == [0]
     assert prefilled(chunk) == [[1]]
 
 
 def test_prompt_with_an_equal_first_block_waits_for_the_caching_batch() -> None:
-    chunk = plan(make_state([[7] * 4 + [i] * 3 for i in range(3)], slots=4), ChunkLog())
+    chunk = plan(make_state([[7] * 4 + [i] * 3 for i in range(3)], slots=4), ChunkEvents())
     assert prefilled(chunk) == [[0], [1, 2]]
     (first, second) = chunk.prefills
     ((block, cached),) = first.saved
@@ -149,11 +149,11 @@ def test_prompts_of_the_next_call_follow_the_current_call() -> None:
 
 
 def test_prompts_are_not_cached_once_the_weights_are_newer() -> None:
-    state = plan(make_state([[7] * 9] * 4), ChunkLog()).after
+    state = plan(make_state([[7] * 9] * 4), ChunkEvents()).after
     assert state.prefixes.cached
     state.prefixes.reset()
     state.prefixes.capacity = 0
-    chunk = plan(replace(state, num_read=1, recently_ended=6), ChunkLog())
+    chunk = plan(replace(state, num_read=1, recently_ended=6), ChunkEvents())
     assert prefilled(chunk) == [[3]]
     assert [prefill.allocation.cached_tokens for batch in chunk.prefills for prefill in batch.prompts] == [0]
     assert not chunk.after.prefixes.cached
@@ -164,27 +164,27 @@ def test_prompts_are_not_cached_once_the_weights_are_newer() -> None:
 
 def test_oldest_completions_keep_their_slots() -> None:
     """Three completions of 8 tokens and 4 more steps need 9 blocks, and there are 7."""
-    chunk = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=3, blocks=7), ChunkLog())
+    chunk = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=3, blocks=7), ChunkEvents())
     assert chunk.launches
     assert chunk.preempted == [2]
     assert chunk.after.preempted == {2: 8}
-    assert chunk.after.blocks.held.tolist() == [3, 3, 0]
+    assert chunk.after.blocks.slot_blocks.tolist() == [3, 3, 0]
 
 
 def test_all_younger_completions_are_preempted_with_a_large_one() -> None:
     """The second needs 4 blocks and 2 are free; the third would fit, but is younger."""
-    chunk = plan(mid_call({0: 8, 1: 12, 2: 2}, slots=3, blocks=5), ChunkLog())
+    chunk = plan(mid_call({0: 8, 1: 12, 2: 2}, slots=3, blocks=5), ChunkEvents())
     assert chunk.preempted == [1, 2]
 
 
 def test_nothing_is_preempted_while_a_chunk_is_in_flight() -> None:
     state = mid_call({0: 8, 1: 8, 2: 8}, is_in_flight=True, slots=3, blocks=7)
-    chunk = plan(state, ChunkLog())
+    chunk = plan(state, ChunkEvents())
     assert not chunk.launches
     assert chunk.preempted == []
     assert chunk.after.is_in_flight
     written = {i: i for i in range(3)}
-    chunk = plan(chunk.after, ChunkLog(3, 3, np.array([12, 12, 12]), written))
+    chunk = plan(chunk.after, ChunkEvents(3, 3, np.array([12, 12, 12]), written))
     assert chunk.launches
     assert chunk.preempted == [1, 2], "the preempted completions are not the youngest two"
 
@@ -193,7 +193,7 @@ def test_oldest_preempted_completions_are_resumed_first() -> None:
     """Completion 0 finished and freed 8 blocks. Completion 1 with two chunks of steps needs 4, 2 needs 4, 3 waits."""
     state = mid_call({0: 8, 1: 8, 2: 8, 3: 2}, slots=2, blocks=8)
     state.slot_length[1] = 4
-    chunk = plan(state, ChunkLog(3, 4, np.array([9, 8]), {0: 0, 1: 1}, 1, [0]))
+    chunk = plan(state, ChunkEvents(3, 4, np.array([9, 8]), {0: 0, 1: 1}, 1, [0]))
     assert chunk.freed == [0]
     assert (chunk.preempted, chunk.resumed, chunk.appended) == ([], [2], [2])
     assert chunk.after.running[2] == 0
@@ -203,10 +203,10 @@ def test_oldest_preempted_completions_are_resumed_first() -> None:
 
 
 def test_log_from_before_a_resumption_does_not_set_the_slots_length() -> None:
-    state = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=2, blocks=8), ChunkLog(3, 3, np.array([9, 8]), {}, 1, [0])).after
+    state = plan(mid_call({0: 8, 1: 8, 2: 8}, slots=2, blocks=8), ChunkEvents(3, 3, np.array([9, 8]), {}, 1, [0])).after
     assert state.running[2] == 0
     assert state.known_from.tolist() == [4, 0]
-    after = plan(state, ChunkLog(3, 3, np.array([99, 9]))).after
+    after = plan(state, ChunkEvents(3, 3, np.array([99, 9]))).after
     assert after.slot_length.tolist() == [8, 9]
 
 
@@ -215,7 +215,7 @@ def test_new_completions_wait_for_preempted_ones() -> None:
     state = mid_call({0: 4, 1: 12}, slots=2, blocks=6)
     state.preempted[1] = int(state.slot_length[state.running.pop(1)])
     state = replace(state, waiting=[RequestGroup(0, 0, 1)], free_prompt_slots=[3, 2])
-    chunk = plan(state, ChunkLog())
+    chunk = plan(state, ChunkEvents())
     assert (chunk.launches, chunk.resumed, chunk.queued) == (True, [], [2])
     assert chunk.tail == 2, "the ring changed"
 
@@ -227,7 +227,7 @@ def test_carried_samples_come_first_and_resume_from_their_tokens() -> None:
     carried = [carried_sample(2, 5), carried_sample(1, 3, "stop")]
     state = make_state([[i] * 9 for i in range(4)], carried=carried)
     assert [group.prompt for group in state.waiting] == [2, 0, 3], "the finished sample is drawn again"
-    chunk = plan(state, ChunkLog())
+    chunk = plan(state, ChunkEvents())
     assert (chunk.carried, chunk.resumed, chunk.appended) == ([0], [0], [0])
     assert chunk.after.completions[0] == PrefilledCompletion(2, 0, 0, 0)
     assert (chunk.after.running[0], chunk.after.slot_length[0]) == (0, 5)
@@ -237,9 +237,9 @@ def test_carried_samples_come_first_and_resume_from_their_tokens() -> None:
 
 def test_carried_sample_waits_for_the_chunk_in_flight() -> None:
     state = make_state([[1] * 9], carried=[carried_sample(0, 5)])
-    chunk = plan(replace(state, num_chunks=1), ChunkLog())
+    chunk = plan(replace(state, num_chunks=1), ChunkEvents())
     assert (chunk.carried, chunk.resumed, chunk.launches) == ([0], [], False)
-    chunk = plan(chunk.after, ChunkLog(1, 1, np.zeros(2, int)))
+    chunk = plan(chunk.after, ChunkEvents(1, 1, np.zeros(2, int)))
     assert (chunk.carried, chunk.resumed, chunk.launches) == ([], [0], True)
 
 
@@ -247,22 +247,22 @@ def test_carried_sample_waits_for_the_chunk_in_flight() -> None:
 
 
 def test_observations_are_appended_and_their_tokens_counted() -> None:
-    chunk = plan(mid_call({0: 4, 1: 6}, turns=object), ChunkLog(3, 2, np.array([4, 6]), observed={1: 5}))
+    chunk = plan(mid_call({0: 4, 1: 6}, turns=object), ChunkEvents(3, 2, np.array([4, 6]), observed={1: 5}))
     assert chunk.appended == [1]
     assert chunk.after.running[1] == 1
     assert chunk.after.slot_length.tolist() == [4, 11]
-    assert chunk.after.blocks.held.tolist() == [3, 4], "blocks are not for two chunks or the longest completion"
+    assert chunk.after.blocks.slot_blocks.tolist() == [3, 4], "blocks are not for two chunks or the longest completion"
     assert chunk.after.appends == []
 
 
 def test_observation_without_free_blocks_waits_and_resumes_with_all_tokens() -> None:
     state = mid_call({0: 8, 1: 8}, is_in_flight=True, blocks=5, turns=object)
-    chunk = plan(state, ChunkLog(observed={1: 3}))
+    chunk = plan(state, ChunkEvents(observed={1: 3}))
     assert not chunk.launches
     assert (chunk.appended, chunk.after.appends) == ([], [1])
-    chunk = plan(chunk.after, ChunkLog(3, 2, np.array([10, 8]), {0: 0}))
+    chunk = plan(chunk.after, ChunkEvents(3, 2, np.array([10, 8]), {0: 0}))
     assert (chunk.preempted, chunk.appended, chunk.after.appends) == ([1], [], [])
-    log = ChunkLog(4, 2, np.array([12, 8]), {0: 0}, 1, [0])
+    log = ChunkEvents(4, 2, np.array([12, 8]), {0: 0}, 1, [0])
     chunk = plan(chunk.after, log)
     assert chunk.released == [0], "the host did not free the paused slot of a dialogue"
     assert (chunk.resumed, chunk.appended) == ([1], [1])
@@ -275,9 +275,9 @@ def test_observation_without_free_blocks_waits_and_resumes_with_all_tokens() -> 
 def test_cancellation_waits_for_the_chunk_in_flight_and_frees_slots_and_blocks() -> None:
     state = mid_call({0: 8, 1: 8, 2: 3}, is_in_flight=True, blocks=7)
     state = replace(state, waiting=[RequestGroup(1, 0, 1)])
-    chunk = plan(state, ChunkLog(cancelled={1}))
+    chunk = plan(state, ChunkEvents(cancelled={1}))
     assert (chunk.launches, chunk.dropped, chunk.after.cancelled) == (False, [], {1})
-    chunk = plan(chunk.after, ChunkLog(3, 3, np.array([9, 9]), {i: i for i in range(2)}))
+    chunk = plan(chunk.after, ChunkEvents(3, 3, np.array([9, 9]), {i: i for i in range(2)}))
     assert (chunk.dropped, chunk.num_dropped, chunk.released, chunk.freed) == ([1], 1, [1], [1])
     assert chunk.after.waiting == []
     assert chunk.launches
@@ -288,21 +288,21 @@ def test_cancellation_waits_for_the_chunk_in_flight_and_frees_slots_and_blocks()
 
 
 def test_waiting_completions_of_a_cancelled_prompt_end_with_their_first_token() -> None:
-    state = plan(make_state([[1] * 9, [2] * 9, [3] * 9, [4] * 9], slots=2), ChunkLog()).after
-    log = ChunkLog(1, 2, np.array([4, 4]), {i: i for i in range(2)}, cancelled={0, 2, 3})
+    state = plan(make_state([[1] * 9, [2] * 9, [3] * 9, [4] * 9], slots=2), ChunkEvents()).after
+    log = ChunkEvents(1, 2, np.array([4, 4]), {i: i for i in range(2)}, cancelled={0, 2, 3})
     chunk = plan(state, log)
     assert (chunk.dropped, chunk.truncated, chunk.num_dropped) == ([0], [2], 1)
     assert sorted(chunk.after.completions) == [1, 2]
 
 
 def test_call_with_nothing_pending_launches_nothing() -> None:
-    chunk = plan(mid_call({0: 8, 1: 8}), ChunkLog(cancelled={0, 1}))
+    chunk = plan(mid_call({0: 8, 1: 8}), ChunkEvents(cancelled={0, 1}))
     assert not chunk.launches
     assert sorted(chunk.after.prefixes.free_blocks) == list(range(40))
 
 
 def test_nothing_is_launched_after_the_last_completion() -> None:
-    chunk = plan(mid_call({0: 8, 1: 8}), ChunkLog(finished=[0, 1]))
+    chunk = plan(mid_call({0: 8, 1: 8}), ChunkEvents(finished=[0, 1]))
     assert (chunk.freed, chunk.launches) == ([0, 1], False)
 
 
@@ -345,7 +345,7 @@ class Slots:
     finished: list[int] = field(default_factory=list)
     cut: set[int] = field(default_factory=set)
 
-    def execute(self, chunk: ChunkPlan, state: SchedulerState) -> ChunkLog | None:
+    def execute(self, chunk: ChunkPlan, state: SchedulerState) -> ChunkEvents | None:
         """Execute a plan's work and chunk -> the chunk's log; ended turns are in `num_ended`."""
         n = state.limits.slots
         self.number = self.number or [None] * n
@@ -366,7 +366,7 @@ class Slots:
         if not chunk.launches:
             return None
         table, num_blocks = chunk.after.blocks.table(), chunk.after.blocks.num_blocks
-        log, capacity = ChunkLog(), (table < num_blocks).sum(axis=1) * SIZE
+        log, capacity = ChunkEvents(), (table < num_blocks).sum(axis=1) * SIZE
         held = table[table < num_blocks].tolist()
         assert len(set(held)) == len(held), "a block has two holders"
         for _ in range(STEPS):
@@ -375,7 +375,7 @@ class Slots:
         log.lengths = np.array([0 if number is None else self.length[number] for number in self.number])
         return log
 
-    def _step(self, chunk: ChunkPlan, state: SchedulerState, log: ChunkLog, capacity: np.ndarray) -> None:
+    def _step(self, chunk: ChunkPlan, state: SchedulerState, log: ChunkEvents, capacity: np.ndarray) -> None:
         for slot in range(len(self.number)):
             if self.number[slot] is None and self.taken < chunk.tail:
                 self.number[slot] = self.taken
@@ -405,7 +405,7 @@ class Slots:
 
     def serve(self, state: SchedulerState, cancelled: Mapping[int, set[int]] | None = None) -> Any:
         """Yield the plans of a call until nothing is left, one chunk late. `cancelled` maps plans to prompts."""
-        log, before, launches, self.taken = ChunkLog(), None, 0, state.taken
+        log, before, launches, self.taken = ChunkEvents(), None, 0, state.taken
         while state.waiting or state.completions:
             log.cancelled |= (cancelled or {}).get(launches, set())
             frozen = pickle.dumps((state, log))
@@ -415,7 +415,7 @@ class Slots:
             for number in chunk.dropped:
                 self.finished.append(number)
             launched = self.execute(chunk, chunk.after)
-            state, log = chunk.after, before or ChunkLog()
+            state, log = chunk.after, before or ChunkEvents()
             self.finished += log.finished
             before, launches = launched, launches + 1
             if chunk.launches:
@@ -424,7 +424,7 @@ class Slots:
         assert sorted(state.prefixes.free_blocks) == list(range(state.prefixes.num_blocks)), "a block was lost"
 
 
-def check_order(state: SchedulerState, log: ChunkLog, chunk: ChunkPlan) -> None:
+def check_order(state: SchedulerState, log: ChunkEvents, chunk: ChunkPlan) -> None:
     """Check that older completions precede younger ones, and that prompts keep their order."""
     after = chunk.after
     if chunk.launches and after.preempted:

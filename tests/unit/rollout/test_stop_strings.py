@@ -28,7 +28,7 @@ PIECES = [b"", b"<", b"/", b"s", b"sql", b">", b"</", b"ql>", b"a</s", b"q", b"l
 
 
 def first_end(stops: Stops, strings: tuple[str, ...], tokens: list[int]) -> int | None:
-    state = stops.first[strings]
+    state = stops.start_states[strings]
     for at, token in enumerate(tokens):
         state = stops.table[state, token]
         if stops.is_complete[state]:

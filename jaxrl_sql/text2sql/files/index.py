@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrl_sql.runtime.atomic import atomic_write
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.text2sql.files.jsonl import as_windows, from_json
+from jaxrl_sql.text2sql.files.jsonl import decode_windows_1252, from_json
 from jaxrl_sql.types import InputError, Record
 
 _CHUNK = 4 << 20
@@ -54,7 +54,7 @@ class LineIndex:
     def __getitem__(self, number: int) -> Record:
         raw = self.raw(number)
         try:
-            record = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
+            record = from_json(decode_windows_1252(raw.decode("utf-8", errors="surrogateescape")))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{self.path}: record {number}: not JSON ({error})") from error
         if not isinstance(record, dict):

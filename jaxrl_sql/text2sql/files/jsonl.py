@@ -11,7 +11,7 @@ from jaxrl_sql.text2sql.env.files import uid_of
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
 # The characters of `surrogateescape` for bytes that are not UTF-8.
-ODD = re.compile("[\udc80-\udcff]")
+UNDECODED_BYTE = re.compile("[\udc80-\udcff]")
 # Windows-1252 leaves five bytes undefined; they are decoded as Latin-1.
 _WINDOWS = {chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\ufffd", chr(n)) for n in range(128, 256)}
 
@@ -19,9 +19,9 @@ _WINDOWS = {chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\uf
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def as_windows(text: str) -> str:
+def decode_windows_1252(text: str) -> str:
     """Return a text with bytes that are not UTF-8, kept by `surrogateescape`, decoded as Windows-1252."""
-    return ODD.sub(lambda match: _WINDOWS[match.group()], text)
+    return UNDECODED_BYTE.sub(lambda match: _WINDOWS[match.group()], text)
 
 
 def from_json(line: str) -> Json:

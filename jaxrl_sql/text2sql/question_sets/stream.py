@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
-from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
+from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, locate_plain_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
     AssignDatabase,
     EmptyId,
@@ -25,13 +25,13 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     example_of,
     prefer_local_files,
 )
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, locate_synsql_records, locate_user_records
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, Pruning
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer
 
-_READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: user_lines}
+_LOCATE_RECORDS = {PLAIN.name: locate_plain_records, SYNSQL.name: locate_synsql_records, OWN.name: locate_user_records}
 # The approximate minimum size of a record; smaller files need no index.
 _RECORD_BYTES = 50
 # More consecutive unusable records are an error.
@@ -83,7 +83,7 @@ class StreamedQuestions(LazySequence[Example]):
 
     def __init__(
         self,
-        lines: RecordFile,
+        record_file: RecordFile,
         records: LineIndex,
         change: Callable[[Example], Example] | None = None,
         limit: int = 0,
@@ -91,7 +91,7 @@ class StreamedQuestions(LazySequence[Example]):
     ) -> None:
         count = min(limit, len(records)) if limit > 0 else len(records)
         super().__init__(count, lambda number: _first_usable(count, number, self.at, self.skipped))
-        self.lines, self.records, self.change = lines, records, change
+        self.record_file, self.records, self.change = record_file, records, change
         self.skipped: Counter[str] = Counter()
         self._read = lru_cache(cache_size)(self._read_record)
 
@@ -105,10 +105,10 @@ class StreamedQuestions(LazySequence[Example]):
         return self._read(number)
 
     def _read_record(self, number: int) -> Example | None:
-        item = self.lines.item(self.records[number], number)
-        reason = "no id" if self._is_without_id(item) else error_of(item, self.lines.databases)
+        item = self.record_file.convert(self.records[number], number)
+        reason = "no id" if self._is_without_id(item) else error_of(item, self.record_file.databases)
         if not reason:
-            example = example_of(item, self.lines.databases)
+            example = example_of(item, self.record_file.databases)
             reason = self.check(example) if self.check else ""
             if not reason:
                 return self.change(example) if self.change else example
@@ -119,7 +119,7 @@ class StreamedQuestions(LazySequence[Example]):
         """Return whether a question has an empty id while the first record has an id."""
         if not isinstance(item.uid, EmptyId):
             return False
-        return not isinstance(self.lines.item(self.records[0], 0).uid, PositionId)
+        return not isinstance(self.record_file.convert(self.records[0], 0).uid, PositionId)
 
     def skip(self, number: int, reason: str) -> None:
         """Count an unusable record."""
@@ -132,7 +132,7 @@ class StreamedQuestions(LazySequence[Example]):
 
     def with_change(self, change: Callable[[Example], Example] | None, limit: int = 0) -> StreamedQuestions:
         """Return the same questions, or those of the first `limit` records, each transformed by `change`."""
-        return StreamedQuestions(self.lines, self.records, change, limit)
+        return StreamedQuestions(self.record_file, self.records, change, limit)
 
     def usable(self) -> Iterator[Example]:
         """Yield the question of each usable record, in file order."""
@@ -212,24 +212,27 @@ def open_stream(
     opening scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
     """
     form, where, chosen = locate_benchmark(Path(root), split)
-    read = _READS.get(form.name)
+    read = _LOCATE_RECORDS.get(form.name)
     if read is None or (where.is_file() and chosen):  # its splits depend on all of its questions
         return None
     try:
-        lines = read(where, chosen)
+        record_file = read(where, chosen)
     except InputError:
         return None  # several files, or Parquet: these are read completely
-    if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:
+    if (
+        record_file.path.suffix.lower() not in (".json", ".jsonl")
+        or record_file.path.stat().st_size < above * _RECORD_BYTES
+    ):
         return None
-    index = open_index(lines.path)
+    index = open_index(record_file.path)
     if len(index) <= above:
         return None
     if not len(index):
-        raise InputError(f"{lines.path}: no questions")
+        raise InputError(f"{record_file.path}: no questions")
     if assign_database is not None:
         item_of, set_database = (
-            lines.item,
-            prefer_local_files(assign_database, lines.databases, prefers_files=form is not OWN),
+            record_file.convert,
+            prefer_local_files(assign_database, record_file.databases, prefers_files=form is not OWN),
         )
-        lines = lines._replace(item=lambda record, number: set_database(item_of(record, number)))
-    return StreamedQuestions(lines, index)
+        record_file = record_file._replace(convert=lambda record, number: set_database(item_of(record, number)))
+    return StreamedQuestions(record_file, index)

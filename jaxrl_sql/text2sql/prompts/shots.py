@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxrl_sql.text2sql.schema.retrieve import TOKEN, bm25, fold
+from jaxrl_sql.text2sql.schema.retrieve import TOKEN_PATTERN, bm25, fold
 from jaxrl_sql.types import Example, InputError
 
 
@@ -50,7 +50,9 @@ class ShotSelector:
 
     def _similarity(self, question: str) -> np.ndarray:
         """Return the BM25 score of each example's question, float64 [N]."""
-        token_ids = sorted({self._tokens[token] for token in TOKEN.findall(fold(question)) if token in self._tokens})
+        token_ids = sorted(
+            {self._tokens[token] for token in TOKEN_PATTERN.findall(fold(question)) if token in self._tokens}
+        )
         parts = [slice(self._ends[token], self._ends[token + 1]) for token in token_ids]
         if not parts:
             return np.zeros(len(self.examples))

@@ -36,6 +36,7 @@ class Databases:
         suite_folders = list(suites)
         self.suites = [suite for suite in suite_folders if suite.is_dir()]
         self._has_suites = bool(suite_folders)
+        # Results are cached: files and variants by db_id, errors by file.
         self._paths: dict[str, str] = {}
         self._errors: dict[str, str] = {}
         self._unreadable_parts: dict[str, tuple[str, ...]] = {}
@@ -98,6 +99,7 @@ class Databases:
             notes.append(f"test suite: {subject} variants, {files} in all")
 
     def _find(self, db_id: str) -> str:
+        """Return the database's file, by its name in exact case; "" without one."""
         for root in self.roots:
             for ending in _ENDINGS:
                 for path in (root / db_id / (db_id + ending), root / (db_id + ending)):
@@ -106,6 +108,7 @@ class Databases:
         return ""
 
     def _check(self, db_id: str, path: str) -> str:
+        """Read the schema of a file, and return why the database cannot be used, or ""."""
         if not path:
             return f"no database {db_id}"
         if not Path(path).is_file():
@@ -121,6 +124,7 @@ class Databases:
         return "" if schema.tables else f"database {db_id or path} has no tables"
 
     def _find_other_case(self, db_id: str) -> str:
+        """Return the database's file, by its name regardless of case; "" without one."""
         for root in self.roots:
             if root not in self._entries_by_lower_name:
                 self._entries_by_lower_name[root] = {entry.name.lower(): entry.name for entry in sorted(root.iterdir())}

@@ -56,7 +56,7 @@ _RANGE_BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
 
 
 def _database_folders(folder: Path) -> list[Path]:
-    """Return the folders of a set's databases: this folder or its subfolders, without the sample."""
+    """Return the folders that have questions, one per database: this folder or its subfolders, without the sample."""
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
     outer = [path for name in ("data", "dataset/ehrsql") for path in sorted((folder / name).glob("*/"))]
     folders = [path for path in (folder, *inner, *outer) if _splits(path)]
@@ -64,7 +64,7 @@ def _database_folders(folder: Path) -> list[Path]:
 
 
 def _splits(folder: Path) -> list[str]:
-    """Return the splits in a database's folder."""
+    """Return the names of the splits that a database's folder has."""
     return [split for split in _SPLITS if _version(folder, split)]
 
 
@@ -138,6 +138,7 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 
 
 def _items(folder: Path, split: str, version: str, databases: Databases, notes: Notes) -> list[PublishedQuestion]:
+    """Return the questions of a split of one database, with golds as the scorer of the set's version runs them."""
     is_2024 = version == "2024"
     path = folder / split / "data.json" if is_2024 else folder / f"{split}.json"
     records = _read_shared_task(folder, split, notes) if is_2024 else read_records(path, notes)

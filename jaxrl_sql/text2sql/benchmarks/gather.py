@@ -19,7 +19,7 @@ from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.text2sql.env.files import id_values, is_blank, uid_of
 from jaxrl_sql.types import NEEDS_SERVER, Example, InputError, Record
 
-# Files of Spider that OmniSQL's archive, which gives every set Spider's layout, does not have for other sets.
+# OmniSQL's archive stores other sets in Spider's layout, too. These files exist only in Spider itself.
 _SPIDER_ONLY_FILES = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
 
@@ -140,17 +140,17 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
         # Other sets are read to their end, so that every unusable question is reported.
         if loaded.is_huge and len(examples) == limit:
             break
-    if not examples:
+    if not examples:  # the message has the most frequent reasons, the record's fields and the searched folders
         reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
         roots = join_names(map(str, loaded.databases.roots), 3) or "no folder of databases found"
-        has = f"; the first record has {join_names(fields, 24)}" if fields else ""
+        fields_text = f"; the first record has {join_names(fields, 24)}" if fields else ""
         missing = " ".join(reason for _, reason in skipped if reason.startswith("no "))
         names = describe_columns({field: names for field, names in loaded.tried.items() if field in missing})
         tried = f"; names tried: {names}" if names else ""
         tried += "; data.database sets one for all" if "db_id" in missing and loaded.tried else ""
         raise InputError(
-            f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{has}{tried}; databases searched in: "
-            f"{roots})"
+            f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{fields_text}{tried}; databases "
+            f"searched in: {roots})"
         )
     loaded.databases.add_notes(notes)
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)

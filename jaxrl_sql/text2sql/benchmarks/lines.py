@@ -1,7 +1,8 @@
 """Sets of one record file with databases next to it: SynSQL-2.5M, and a user's JSON, JSON lines, CSV or Parquet.
 
 Training rows that other systems published, such as SkyRL-SQL's, are read like a user's rows (module `released`). A
-trace is a teacher's or model's answer: its reasoning (chain of thought), then SQL.
+trace is a teacher's or model's answer: its reasoning (chain of thought), then SQL. A demonstration is SQL that
+supervised training learns in place of the gold.
 
 SynSQL (Li et al. 2025) is `data.json`, a list of objects with `db_id`, `question`, `external_knowledge`, `sql`, `cot`
 and `sql_complexity`, and `databases/<db_id>/<db_id>.sqlite`. Its 2.5 million records are indexed and read lazily.
@@ -61,7 +62,7 @@ _USED_COLUMNS = frozenset(
 _TRIED_COLUMNS = {"db_id": DATABASE_FIELDS, "question": _QUESTION_FIELDS, "sql": (*_SQL_FIELDS, *_TRACE_FIELDS)}
 _CSV_EXTENSIONS = (".csv", ".tsv")
 _EXTENSIONS = (".jsonl", ".json", *_CSV_EXTENSIONS, ".parquet")
-_SINGLE_SHARD = "-00000-of-00001"  # the suffix of a single shard on the hub
+_SINGLE_SHARD = "-00000-of-00001"  # the suffix of a file on the Hugging Face hub that is the only shard of a split
 # The minimum similarity (`difflib`) of a column's name and a known name that is suggested for it.
 _MIN_SIMILARITY = 0.5
 # Without a requested split, the first of these that exists is read.
@@ -139,7 +140,7 @@ def _last_message(record: Record) -> str:
 
 
 def is_synsql(folder: Path) -> bool:
-    """Return whether a folder contains SynSQL: `data.json` or `data.jsonl` with its fields."""
+    """Return whether a folder contains SynSQL: `data.json` or `data.jsonl` with `db_id`, `question` and `sql`."""
     return _synsql_file(folder) is not None
 
 

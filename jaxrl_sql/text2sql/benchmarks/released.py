@@ -78,7 +78,7 @@ def flatten_record(record: Record) -> Record:
     else:
         fields |= _reward_fields(record)
         prompt_texts = question_texts(_prompt(record.get("prompt")))
-    # Empty evidence means no evidence; an empty question is searched for in the prompt.
+    # The texts of the prompt only replace missing fields. An empty evidence field is not missing: it means no evidence.
     items = (*fields.items(), *record.items())
     evidence_names = {name for name, value in items if name in TEXT_FIELDS["evidence"] and value is not None}
     names = {name for name, value in items if not is_blank(value)} | evidence_names

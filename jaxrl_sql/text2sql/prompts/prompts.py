@@ -9,7 +9,8 @@ be among a column's examples. Few-shot examples precede the schema. Schema linki
 columns if a schema exceeds its budget of tokens. Pruning (`schema.prune`) removes columns, in training only, if a
 prompt would exceed its maximum length.
 
-Control tokens, such as `<|im_end|>`, in questions and schemas are escaped: they are tokenized as ordinary text.
+Control tokens, such as `<|im_end|>`, in questions and schemas are escaped: a mark in their name has the effect that
+they are tokenized as ordinary text (`runtime.control_tokens`). `strip_marks` removes the marks from texts for output.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Encoder:
         self.tokenizer = tokenizer
         self.pruning = pruning
         self.control = ControlTokens(tokenizer)
-        self._escape = lru_cache(maxsize=4 * schemas)(self.control.escape)  # a question has four texts
+        # Four texts are escaped per prompt: schema, question, evidence and difficulty.
+        self._escape = lru_cache(maxsize=4 * schemas)(self.control.escape)
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> EncodedPrompt:
@@ -134,6 +136,7 @@ class Encoder:
     def _prune(
         self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning
     ) -> EncodedPrompt | None:
+        """Return the prompt with a pruned schema; None if the golds cannot be parsed or their columns do not fit."""
         queries = (example.gold_sql, *example.other_golds, example.demonstration)
         used = find_columns_of_all([sql for sql in queries if sql], schema)
         if used is None:
@@ -150,6 +153,7 @@ class Encoder:
     def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
     ) -> EncodedPrompt:
+        """Return the prompt with a schema; `schema_ids` tokenizes the schema part, with a cache or without."""
         parts = message_texts(example, self.style, schema, self._escape)
         schema_text, question_text = self.style.wrap(self.tokenizer, parts, shown)
         return EncodedPrompt(
@@ -188,8 +192,9 @@ def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | N
     if not style.schema_budget:
         return schema
 
-    def fits(pruned_schema: Schema) -> bool:
-        text = style.show(example, replace(pruned_schema, matched=()) if style.in_question else pruned_schema)
+    def fits(part: Schema) -> bool:
+        # With `in_question` the values are not part of the schema's text.
+        text = style.show(example, replace(part, matched=()) if style.in_question else part)
         if tokenizer is None:
             return len(text) <= _TOKEN_CHARACTERS * style.schema_budget
         return len(tokenizer.encode(text, add_special_tokens=False)) <= style.schema_budget

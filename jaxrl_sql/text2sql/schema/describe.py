@@ -98,7 +98,7 @@ def natural_records(db_path: str | Path) -> list[Record]:
         try:
             records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
-            continue  # reported when prompts are created
+            continue  # `read_descriptions` reports it when prompts are created
         named = (record for record in records if isinstance(record, dict) and record.get("db_id") == path.parent.name)
         natural += list(named) if isinstance(records, list) else []
     return natural

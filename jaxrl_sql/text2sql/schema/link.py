@@ -98,7 +98,7 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
     """
     index = _build_index(version_of(example.db_path, example.hide))
     whole = replace(index.schema, matched=schema.matched)
-    if len(index.columns) <= _SMALL_SCHEMA and fits(whole):  # true for most, which then need no order
+    if len(index.columns) <= _SMALL_SCHEMA and fits(whole):  # true for most schemas, which then need no order
         return whole
     order = list(_rank_parts(index, example))
     count = find_largest(len(order), lambda count: fits(_prefix(whole, order, count)))
@@ -112,7 +112,7 @@ def _prefix(whole: Schema, order: Sequence[Sequence[Name]], count: int) -> Schem
 
 @lru_cache(maxsize=64)
 def _build_index(version: Version) -> _SchemaIndex:
-    """Index a schema with the column descriptions at the time of the first call."""
+    """Index the tables and views of a schema, with the column descriptions at the time of the first call."""
     schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
     tables = (*schema.tables, *schema.views)
     whole = Schema(tables)

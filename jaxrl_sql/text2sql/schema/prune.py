@@ -69,6 +69,7 @@ def _order_columns(schema: Schema, used: UsedColumns, seed: int, uid: str) -> tu
     """Return the columns that always stay, and the others in random order: keys table by table, then single columns."""
 
     def sort_key(*names: str) -> int:
+        """Return a hash, by which names are in a random order that depends on seed and question only."""
         return rank("\0".join((str(seed), uid, *names)), "prune")
 
     keys = keys_of(schema)

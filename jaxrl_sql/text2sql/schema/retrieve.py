@@ -61,7 +61,7 @@ _UNUSUAL_CHARACTER = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_INVISIBLE}
 _PLAIN_CHARACTERS = str.maketrans(
     _APOSTROPHES + _QUOTES + _HYPHENS, "'" * len(_APOSTROPHES) + '"' * len(_QUOTES) + "-" * len(_HYPHENS), _INVISIBLE
 )
-# A letter of scripts that separate words: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
+# A letter of a script that separates words by spaces: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
 _LETTER = re.compile("[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # Endings that a word of the question may add to a value: "cats", "buses", "African", "European".
 WORD_ENDINGS = frozenset(("s", "es", "n", "an"))

@@ -70,9 +70,8 @@ def open_read_only(path: str | Path) -> sqlite3.Connection:
     with readable(path) as uri:
         connection = _connect(uri)
         with suppress(sqlite3.Error):  # the caller's first statement then fails in the same way
-            connection.execute(
-                "SELECT 1 FROM sqlite_master LIMIT 1"
-            ).fetchall()  # opens a copy's log before its deletion
+            # SQLite opens the files of a temporary copy on the first read; after the context they are deleted.
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         return connection
 
 

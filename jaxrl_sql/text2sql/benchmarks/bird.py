@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
 )
 from jaxrl_sql.types import InputError
 
-# The folders of databases by split, in order of search, and the published lists of golds.
+# By split: the folders of databases and the published lists of golds, each in order of search.
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
 _DATABASES = {
     "dev": ("dev_databases", "databases"),

@@ -64,7 +64,7 @@ def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
     """
     if not folder.exists():
         raise InputError(f"{folder}: no such {'file' if is_question_file(folder) else 'folder'}")
-    if is_split_folder(folder):
+    if is_split_folder(folder):  # EHRSQL's splits are folders, so the set is the parent
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
         inside = [
@@ -73,12 +73,13 @@ def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
             if not (split and _is_shadowed_by_file(inner, split)) and not is_split_folder(inner)
         ]
         named = [inner for inner in inside if split and (inner.name == split or inner.name.startswith(f"{split}_"))]
-        for path in sorted(named, key=lambda inner: inner.name != split):
+        for path in sorted(named, key=lambda inner: inner.name != split):  # the exact name first
             if form := format_of(path):
                 return form, path, "" if form is PLAIN else _split_in_subfolder(form, path, split)
         if form := format_of(folder):
             return form, folder, split
         candidates = [(form, inner) for inner in inside if (form := format_of(inner))]
+        # A plain set is only a split of its parent folder, so it must be named.
         if len(candidates) == 1 and candidates[0][0] is not PLAIN:
             return candidates[0][0], candidates[0][1], split
         if candidates:
@@ -116,6 +117,7 @@ def _split_in_subfolder(form: Format, path: Path, split: str) -> str:
 
 
 def _not_found_message(folder: Path, split: str, sets: list[str]) -> str:
+    """Return the error for a folder without a known format; `sets` are its subfolders that have one."""
     if sets:
         missing = f"no set or split {split!r} is in it; " if split else ""
         return f"{folder}: {missing}sets are in the folders {join_names(sets)}: name one of them"

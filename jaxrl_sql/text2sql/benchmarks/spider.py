@@ -121,6 +121,7 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
 
 
 def _item(record: Record, default_id: str, path: Path, sql: str) -> PublishedQuestion:
+    """Return the question of a record; `default_id` is its id if the record has none, and `sql` its gold."""
     uid = id_or_default(record, default_id, path, "id", "question_id", "uid")
     return item_of(record, uid, fix_operators(sql), question=("SpiderSynQuestion", "question"))
 

@@ -102,7 +102,7 @@ class PromptStyle(NamedTuple):
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
     """Return the style for models trained from scratch: few tokens, and raw SQL answers."""
     parts = partial(_plain_parts, schema, _compact_question)
-    return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, True)
+    return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, answers_raw_sql=True)
 
 
 def make_tagged_style(
@@ -172,10 +172,12 @@ def row_parts(example: Example) -> Parts:
 
 
 def _plain_parts(
-    show: ShowSchema, ask: Callable[[Example], str], example: Example, schema: Schema | str, values: str
+    show: ShowSchema, format_question: Callable[[Example], str], example: Example, schema: Schema | str, values: str
 ) -> Parts:
+    """Return the parts of a prompt without a chat: the schema, then a line of named values and the question."""
     schema_text = schema if isinstance(schema, str) else show(example, schema)
-    return Parts(schema_text + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example))
+    values_line = f"Values in the database: {values}\n" if values else ""
+    return Parts(schema_text + "\n\n", values_line + format_question(example))
 
 
 def _question_line(example: Example) -> str:
@@ -185,6 +187,7 @@ def _question_line(example: Example) -> str:
 
 
 def _compact_question(example: Example) -> str:
+    """Return the question, a dialect other than SQLite's, and `SQL:`, after which the answer begins."""
     return f"{_question_line(example)}{'' if example.dialect == 'sqlite' else DIALECTS[example.dialect] + ' '}SQL:"
 
 
@@ -199,8 +202,9 @@ def _format_tagged_question(hint: str, example: Example) -> str:
 
 
 def _plain_wrap(tokenizer: Tokenizer | None, parts: Parts, shown: Sequence[Shown] = ()) -> tuple[str, str]:
-    before = "".join(f"{question}{answer}\n\n" for question, answer in shown)
-    return plain_text(tokenizer, before + parts.schema), parts.question
+    """Return the texts of a prompt without a chat, after the few-shot examples."""
+    examples = "".join(f"{question}{answer}\n\n" for question, answer in shown)
+    return plain_text(tokenizer, examples + parts.schema), parts.question
 
 
 def _chat_parts(
@@ -211,6 +215,7 @@ def _chat_parts(
     schema: Schema | str,
     values: str,
 ) -> Parts:
+    """Return the texts of a template; `fixed` has the placeholders that are equal for all questions."""
     values_by_name = {
         **fixed,
         "schema": schema if isinstance(schema, str) else show(example, schema),

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class LazySequence(Sequence[T], Generic[T]):
-    """A sequence whose items are created on access."""
+    """A sequence of `count` items; `make` creates an item on access from its index."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._count, self._make = count, make
@@ -107,6 +107,7 @@ class StreamedQuestions(LazySequence[Example]):
         return self._read(number)
 
     def _read_record(self, number: int) -> Example | None:
+        """Return the question of a record; None if it is unusable, which is counted."""
         item = self.record_file.convert(self.records[number], number)
         reason = "no id" if self._is_without_id(item) else error_of(item, self.record_file.databases)
         if not reason:
@@ -124,7 +125,7 @@ class StreamedQuestions(LazySequence[Example]):
         return not isinstance(self.record_file.convert(self.records[0], 0).uid, PositionId)
 
     def skip(self, number: int, reason: str) -> None:
-        """Count an unusable record."""
+        """Count an unusable record by its reason, and report it if few or a power of ten were skipped before."""
         self.skipped[reason] += 1
         total = self.skipped.total()
         if self.report and (total <= 3 or total in _REPORTED_COUNTS):
@@ -202,7 +203,7 @@ def _first_usable(count: int, number: int, get: Callable[[int], T | None], skipp
 
 
 def spread(count: int, max_count: int) -> range:
-    """Return at most `max_count` evenly spread numbers below `count`."""
+    """Return at most `max_count` evenly spread indices from 0 to `count`, exclusive."""
     return range(0, count, max(1, -(-count // max_count)))
 
 

@@ -80,7 +80,7 @@ def find_alike(example: Example, best: int, folder: str) -> tuple[Match, ...]:
     if not phrases or not values.texts:
         return named
     similarity = vectors.of(phrases) @ values.directions.T
-    # (cosine, value) of each phrase's nearest value, the most similar first; equal values are repeated only once.
+    # (negative cosine, index of a value) for the nearest value of each phrase, the most similar first.
     nearest = sorted({(-float(similarity[i, value]), int(value)) for i, value in enumerate(similarity.argmax(axis=1))})
     near_values = [value for negative_cosine, value in nearest if -negative_cosine >= _MIN_SIMILARITY]
     synonyms = [match for value in near_values for match in values.matches[value]]
@@ -110,7 +110,7 @@ def load_vectors(folder: str) -> WordVectors:
     table = table.astype(np.float32)
     if (mapping := tensors.get("mapping")) is not None:  # tokens that share a vector
         table = table[mapping]
-    if (weights := tensors.get("weights")) is not None:
+    if (weights := tensors.get("weights")) is not None:  # a factor per token
         table = table * weights.astype(np.float32)[: len(table), None]
     if tokenizer.get_vocab_size() > len(table):
         raise InputError(

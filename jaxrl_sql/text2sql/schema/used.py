@@ -115,6 +115,7 @@ class _NameResolver:
             self._add_all([_AliasedTable("", table)])
 
     def _add_column(self, node: exp.Column) -> None:
+        """Add what a column's name refers to: its alias's column, or the column of the innermost query that has one."""
         scopes = list(self._scopes(node))
         if node.table:
             sources = self._of_alias(scopes, node.table.lower())

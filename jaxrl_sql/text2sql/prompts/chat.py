@@ -48,8 +48,9 @@ def render_chat(
 ) -> str:
     """Return the text of a conversation by the tokenizer's chat template.
 
-    `prefill` opens the assistant's turn and prefills it ("": only opens it); None renders the messages only. If the
-    template opens a thought at the end, the prefill does not open it again. `thinking` sets the template's thinking
+    With a `prefill`, the text ends with the beginning of the assistant's turn and then the prefill, which may be "".
+    With None, it ends after the last message. If the template opens a thought at the end, the prefill does not open it
+    again. `thinking` sets the template's thinking
     switch; None keeps its default. `date` (2026-11-29) is the date of `strftime_now`, at midnight; "" uses the clock.
     Raises InputError for a tokenizer without a template, for a template without a requested switch, and for messages
     that a template refuses.
@@ -83,7 +84,7 @@ def render_chat(
 
 
 def _prefill_after(text: str, prefill: str) -> str:
-    """Return the prefill of an answer, without its opening tag of a thought if the template's text ends with one."""
+    """Return the prefill of an answer; if the prompt's text ends with an opened thought, without its opening tag."""
     opening = OPENING_THOUGHT.search(prefill) if OPENED.search(text) else None
     if opening is None:
         return prefill
@@ -94,7 +95,7 @@ def _prefill_after(text: str, prefill: str) -> str:
 def full_prefill(text: str, prefill: str) -> str:
     """Return the prefill of an answer, preceded by the tag if the prompt's text ends with an opened thought.
 
-    Both together begin the answer, as in a conversation in which it is complete.
+    A complete answer in a conversation, such as that of a few-shot example, begins with both.
     """
     opening = OPENED.search(text)
     return opening[0] + _prefill_after(opening[0], prefill) if opening else prefill

@@ -45,11 +45,12 @@ class DialectAssigner:
         return dataclasses.replace(engine_example, reasoning=example.reasoning, options=example.options)
 
     def _dialect(self, uid: str) -> str:
-        position = _uniform_number(uid)
+        """Return the dialect whose part of [0, 1), as large as its share, contains the number of an id."""
+        number = _uniform_number(uid)
         for dialect, share in self.shares:
-            if position < share:
+            if number < share:
                 return dialect
-            position -= share
+            number -= share
         return "sqlite"
 
 

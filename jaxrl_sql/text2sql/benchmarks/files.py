@@ -102,31 +102,31 @@ def read_csv(
         raise InputError(f"{path}: not a text file: save it as CSV in UTF-8")
     records: list[Record] = []
     starts: list[int] = []
-    odd: list[int] = []
+    not_strict: list[int] = []
     try:
-        head = _header(text[:_HEADER_BYTES], used)
-        if not head.names:
+        header = _header(text[:_HEADER_BYTES], used)
+        if not header.names:
             raise InputError(f"{path}: the first line is empty: it should have the column names")
-        if repeated := sorted({name for name in head.names if name in used and head.names.count(name) > 1}):
+        if repeated := sorted({name for name in header.names if name in used and header.names.count(name) > 1}):
             raise InputError(f"{path}: several columns are named {', '.join(repeated)}: rename or remove all but one")
-        rows = csv_rows(text, head.delimiter)
-        last = max((number for number, _, _ in islice(rows, head.rows)), default=0)  # skips the header
-        for number, raw, is_strict in rows:
-            start, last = last + 1, number
-            cells = ["" if cell.strip().lower() == "nan" else cell for cell in raw]
-            odd += [] if is_strict else [number]
-            more = cells[len(head.names) :]
-            if any(cell.strip() for cell in more) or (more and not is_strict):
-                raise InputError(f"{path}: line {number}: {len(cells)} cells under {len(head.names)} columns")
+        rows = csv_rows(text, header.delimiter)
+        last_line = max((line for line, _, _ in islice(rows, header.rows)), default=0)  # skips the header
+        for line, raw_cells, is_strict in rows:
+            start, last_line = last_line + 1, line
+            cells = ["" if cell.strip().lower() == "nan" else cell for cell in raw_cells]
+            not_strict += [] if is_strict else [line]
+            surplus = cells[len(header.names) :]
+            if any(cell.strip() for cell in surplus) or (surplus and not is_strict):
+                raise InputError(f"{path}: line {line}: {len(cells)} cells under {len(header.names)} columns")
             if any(cell.strip() for cell in cells):
-                records.append({name: cell for name, cell in zip_longest(head.names, cells, fillvalue="") if name})
+                records.append({name: cell for name, cell in zip_longest(header.names, cells, fillvalue="") if name})
                 starts.append(start)
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from error
-    if odd:
+    if not_strict:
         notes.append(
-            f"{path.name}: {quantity(len(odd), 'rows', 'have')} a quote inside a quoted cell, the first in line "
-            f"{odd[0]}: read without that quote, as by pandas"
+            f"{path.name}: {quantity(len(not_strict), 'rows', 'have')} a quote inside a quoted cell, the first in line "
+            f"{not_strict[0]}: read without that quote, as by pandas"
         )
     if not records:
         raise InputError(f"{path}: has no rows below its header: write one question per row")

@@ -56,7 +56,7 @@ def omnisql_strict(example: Example, schema: Schema) -> str:
         key: [*dict.fromkeys((*matched.get(key, ()), *sampled_values.get(key, ())))][:_MAX_SHOWN]
         for key in matched.keys() | sampled_values.keys()
     }
-    # The tables file may have more than the schema, such as sqlite_sequence.
+    # The columns that `schema` lacks are omitted. The tables file may list others, such as sqlite_sequence; these stay.
     left_out = _columns(read_schema(example.db_path)) - _columns(schema)
     return "\n\n".join(_tables(record, values, left_out))
 

@@ -98,11 +98,13 @@ class SqlEpisode:
         self._record_observation(None)
 
     def _add(self, role: str, text: str) -> None:
+        """Add a turn of the policy to the transcript; raises InputError if the dialogue is over."""
         if self.done:
             raise InputError("the dialogue is over: start a new one")
         self.transcript.append((role, text))
 
     def _record_observation(self, pending: PendingObservation | None) -> str | None:
+        """Wait for a query's result, add it to the transcript and return it; None ends the dialogue."""
         if pending is None:
             self.done = True
             return None
@@ -132,7 +134,7 @@ def example_of(row: Fields) -> Example:
         types = f"{type(db_path).__name__} and {type(gold_sql).__name__}"
         raise InputError(f"a row's db_path and gold_sql must be texts, not {types}")
     question, dialect = str(row.get("question") or ""), str(row.get("dialect") or "sqlite")
-    return Example("", "", str(db_path), question, str(gold_sql), dialect=dialect)
+    return Example(uid="", db_id="", db_path=str(db_path), question=question, gold_sql=str(gold_sql), dialect=dialect)
 
 
 def response_of(completion: Json, prompt: Json = "") -> Response:

@@ -98,5 +98,16 @@ def _load(form: Format, folder: Path, split: str, limit: int, assign_database: A
     order = () if loaded.is_huge else tuple(str(item.uid) for item in loaded.items)
     lines = {} if loaded.is_huge else {str(item.uid): item.line for item in loaded.items if item.line}
     examples, skipped = gather(loaded, notes, limit)
+    # A loader may override its format's rule. That of a plain set depends on whether its databases have variants.
     rule = loaded.rule or ("test_suite" if form is PLAIN and any(example.suite for example in examples) else form.rule)
-    return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, loaded.prepare, order, lines)
+    return Benchmark(
+        name=form.name,
+        rule=rule,
+        examples=examples,
+        skipped=skipped,
+        notes=tuple(notes),
+        submission=form.submission,
+        prepare=loaded.prepare,
+        order=order,
+        lines=lines,
+    )

@@ -44,4 +44,4 @@ def benchmark_of(questions: Iterable[Example] | Benchmark, name: str) -> Benchma
     if isinstance(questions, Benchmark):
         return questions
     rule = "test_suite" if any(example.suite for example in examples) else "bird"
-    return Benchmark("plain", rule, examples, order=tuple(example.uid for example in examples))
+    return Benchmark(name="plain", rule=rule, examples=examples, order=tuple(example.uid for example in examples))

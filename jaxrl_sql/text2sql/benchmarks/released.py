@@ -105,7 +105,7 @@ def script_of(record: Record) -> str:
 
 
 def _output_fields(text: str) -> Record:
-    """Return the fields of OmniSQL's answer: its SQL, and as `cot` the answer itself if it has a thought before."""
+    """Return the fields of OmniSQL's answer: its SQL, and the whole answer as `cot`; a bare answer is the SQL."""
     trace = trace_of(text)
     return {"sql": trace.sql, "cot": text} if trace else {"sql": text}
 

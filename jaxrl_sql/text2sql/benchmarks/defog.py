@@ -83,6 +83,7 @@ def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 
 
 def _item(record: Record, uid: str) -> PublishedQuestion:
+    """Return the question of a record; the option `asks_for_order` says whether the order of rows counts."""
     first, *others = golds_of(text_field(record, "query")) or [""]
     question, category = text_field(record, "question"), text_field(record, "query_category")
     asks_for_order = category == "order_by" or bool(_ORDER_WORD.search(question))

@@ -201,6 +201,7 @@ def _extension(path: Path) -> str:
 
 
 def _has_questions(path: Path) -> bool:
+    """Return whether a file has the fields of questions, by its header or first record; Parquet always counts."""
     if _extension(path) == ".parquet":
         return True
     if _extension(path) in _CSV_EXTENSIONS:

@@ -228,6 +228,7 @@ class PromptDatabaseFinder:
         return paths[0] if len({Path(path).stem for path in paths}) == 1 else ""
 
     def _read(self) -> Mapping[str, dict[str, frozenset[str]]]:
+        """Return the columns by table of each database file in the folders."""
         return {str(path): tables for path in _files(self.roots) if (tables := _tables(path)) is not None}
 
 
@@ -237,6 +238,7 @@ def _files(roots: Sequence[Path]) -> Iterator[Path]:
 
 
 def _tables(path: Path) -> dict[str, frozenset[str]] | None:
+    """Return the columns of each table of a database, in lower case; None if it cannot be read."""
     try:
         schema = read_schema(str(path))
     except InputError:

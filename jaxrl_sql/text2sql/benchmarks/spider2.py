@@ -160,6 +160,7 @@ def _options(eval_options: Fields, tables: list[ResultTable]) -> tuple[Record, l
 
 
 def _select_columns(table: ResultTable, columns: Sequence[int]) -> ResultTable:
+    """Return a table with only the columns of these indices; unchanged if there are none, or one is out of range."""
     names, rows = table
     if not columns or max(columns) >= len(names):
         return table

@@ -116,6 +116,7 @@ def escape_answer(response: Response, example: Example, control: ControlTokens) 
 
 
 def _escape_text(text: str, example: Example, control: ControlTokens) -> str:
+    """Escape the control tokens of an answer, except for the answer tags that the recipe's format adds."""
     sources = (example.reasoning, example.target_sql, example.question, example.evidence)
     if all(control.escape(source) == source for source in sources):
         return text

@@ -112,6 +112,7 @@ def natural_files(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=4096)
 def _read_version(db_id: str, files: tuple[tuple[str, int, int], ...]) -> Descriptions:
+    """Read the descriptions of a database from files, each with its time of modification and size."""
     columns: dict[tuple[str, str], Description] = {}
     errors: list[str] = []
     for path, mtime_ns, size in files:

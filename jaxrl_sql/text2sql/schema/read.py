@@ -118,6 +118,7 @@ def _read_version(version: Version) -> Schema:
 
 
 def _read_connection(connection: sqlite3.Connection) -> Schema:
+    """Read the schema of an open database."""
     types: dict[str, str] = dict(
         connection.execute(
             "SELECT name, type FROM sqlite_master "
@@ -207,6 +208,7 @@ _Reference = tuple[str, list[tuple[str, str | None]]]
 
 
 def _read_references(connection: sqlite3.Connection, table: str) -> list[_Reference]:
+    """Return a table's foreign keys in the order of their declaration."""
     # SQLite numbers foreign keys from the last declared to the first.
     rows = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id DESC, seq', (table,)

@@ -148,6 +148,7 @@ def _sample_values(version: Version) -> _Values:
 
 
 def _first_values(connection: sqlite3.Connection, table: str, column: str) -> list[object]:
+    """Return the first distinct values of a column, texts truncated."""
     name, source = quote_name(column, always=True), quote_name(table, always=True)
     rows = connection.execute(
         f"SELECT DISTINCT {name} FROM {source} WHERE {name} IS NOT NULL AND {name} != '' LIMIT {_NUM_SAMPLED}"

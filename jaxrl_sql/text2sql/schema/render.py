@@ -94,6 +94,8 @@ def _examples(schema: Schema, values: ColumnValues, table: str, column: str, max
 
 
 def _render_with_comments(schema: Schema, comment_of: Callable[[str, str], str], quote_mark: str = "") -> str:
+    """Render CREATE TABLE statements; `comment_of` returns the comment of a table's column, "" for none."""
+
     def comment_of_table(table: Table) -> Callable[[str], str]:
         return lambda column: comment_of(table.name, column)
 
@@ -136,6 +138,7 @@ def _constraint(table: Table, key: ForeignKey) -> str:
 
 
 def _column_definition(column: Column, quote: Callable[[str], str], with_not_null: bool) -> str:
+    """Return a column's name and type; a type that SQLite would not parse is quoted."""
     tokens = column.type.lower().split()
     is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(tokens)
     declared = column.type if is_plain else quote_name(column.type, always=True)

@@ -127,6 +127,7 @@ def load_vectors(folder: str) -> WordVectors:
 
 @lru_cache(maxsize=64)
 def _read_value_vectors(version: Version, folder: str) -> _ValueVectors:
+    """Return the values of one word in a database, with their vectors from a folder."""
     index = open_index(version.path, version.hide)
     matches: dict[str, list[Match]] = {}
     for i, owner in enumerate(index.owner):

@@ -89,6 +89,7 @@ class _NameResolver:
         return self.sources.setdefault(id(node.find_ancestor(exp.Select)), [])
 
     def _add_table(self, node: exp.Table) -> None:
+        """Add a table of a FROM clause to the sources of its query, and to the tables read unless it is a CTE."""
         name = node.name.lower()
         table = self.tables.get(name)
         if table is None:

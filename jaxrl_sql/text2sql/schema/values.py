@@ -90,6 +90,7 @@ def _load(raw: bytes) -> ColumnValues:
 
 
 def _read_column(connection: sqlite3.Connection, table: Table, column: Column) -> Values:
+    """Query the values of a column in the first rows of its table."""
     name, source = (quote_name(text, always=True) for text in (column.name, table.name))
     rows_sql = f"(SELECT {name} AS v FROM {source} LIMIT {_MAX_ROWS}) WHERE v <> ''"
     frequent = connection.execute(

@@ -33,7 +33,7 @@ from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text, printable
-from jaxrl_sql.text2sql.files.jsonl import as_windows
+from jaxrl_sql.text2sql.files.jsonl import decode_windows_1252
 from jaxrl_sql.types import TRUNCATED_REASONS, InputError, response_text
 
 UNANSWERED = 1
@@ -89,7 +89,9 @@ def _ask(args: argparse.Namespace) -> int:
         with open_model(policy, cfg, limits) as ask:
 
             def reply(question: str) -> Reply:
-                example = replace(database, question=as_windows(question), evidence=as_windows(args.evidence))
+                example = replace(
+                    database, question=decode_windows_1252(question), evidence=decode_windows_1252(args.evidence)
+                )
                 return ask([example])[0]
 
             if questions:

@@ -15,7 +15,7 @@ from jaxrl_sql.databases.sample.external import ExternalDatabase, describe_sampl
 from jaxrl_sql.text2sql import benchmarks
 from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, describe_databases
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
-from jaxrl_sql.text2sql.benchmarks.detect import USERS
+from jaxrl_sql.text2sql.benchmarks.detect import USER_FORMATS
 from jaxrl_sql.text2sql.benchmarks.gather import PublishedQuestion
 from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.types import InputError
@@ -128,7 +128,7 @@ def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) ->
     notes = [*loaded.notes, *databases.notes]
     if loaded.name == "own":
         notes.append(f"matched with {describe_databases(loaded.examples)}")
-    if database and loaded.name not in USERS:
+    if database and loaded.name not in USER_FORMATS:
         notes.append(f"{KEY} is not used: the questions of {loaded.name} name their own databases")
     return loaded._replace(notes=tuple(notes))
 

@@ -157,7 +157,7 @@ def open_question_stream(
 
     if streamed is None:
         return None
-    return streamed.with_change(prepare if sqlite_version else assign_dialect, data.select.limit_train)
+    return streamed.with_transform(prepare if sqlite_version else assign_dialect, data.select.limit_train)
 
 
 def _is_streamed(data: DataConfig) -> bool:

@@ -19,7 +19,7 @@ from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import check_weights, load_tokenizer
 from jaxrl_sql.models.lora import resolve_targets
 from jaxrl_sql.models.shapes import new_config, published_config
-from jaxrl_sql.text2sql.benchmarks import find_split, make_unique_name
+from jaxrl_sql.text2sql.benchmarks import check_split, make_unique_name
 from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.text2sql.prompts.template import template_file
 from jaxrl_sql.training.preflight import check_best
@@ -98,7 +98,7 @@ def check_files(data: DataConfig, caller_questions: CallerQuestions) -> None:
         return
     splits = [data.train] if caller_questions.train is None else []
     for split in dict.fromkeys([*splits, *(data.evals if caller_questions.evals is None else ())]):
-        find_split(data.dir, split)
+        check_split(data.dir, split)
 
 
 def check_addresses(urls: Mapping[str, str]) -> None:

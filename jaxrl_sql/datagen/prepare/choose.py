@@ -16,7 +16,13 @@ from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.runtime.progress import agree
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
-from jaxrl_sql.text2sql.benchmarks.gather import LoadedQuestions, PublishedQuestion, error_of, example_of, with_ids
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    LoadedQuestions,
+    PublishedQuestion,
+    error_of,
+    example_of,
+    mark_empty_ids,
+)
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.files.jsonl import read_ids, records, text
@@ -47,7 +53,7 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     form, folder, split = locate_benchmark(Path(cfg.dir), cfg.split)
     notes: list[str] = []
     source, left_out = form.read(folder, split, notes), Counter[str]()
-    candidates = _matching(name, cfg, source.items if source.is_huge else with_ids(source.items), left_out)
+    candidates = _matching(name, cfg, source.items if source.is_huge else mark_empty_ids(source.items), left_out)
     salt = f"prepare {seed}"
 
     def order(item: PublishedQuestion) -> int:

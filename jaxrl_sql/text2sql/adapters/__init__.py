@@ -1,4 +1,5 @@
-"""The SQL environment for other trainers: `episode` is a dialogue and its reward; the other files adapt it to trainers.
+"""The SQL environment for other trainers: `episode` is a dialogue and its reward, and each other module an adapter.
 
-None of them needs JAX. `trl` needs no package; `verifiers` and `openenv` import theirs.
+In a dialogue the policy queries a database in several turns before it answers. No module needs JAX. `trl` needs no
+further package; `verifiers` and `openenv` import the packages of these names.
 """

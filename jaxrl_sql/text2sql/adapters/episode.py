@@ -1,4 +1,8 @@
-"""A dialogue with a database and its reward, independent of trainers; the adapters are thin wrappers."""
+"""A dialogue with a database and its reward, independent of trainers; the adapters are thin wrappers.
+
+A turn is a text of the policy, or a tool call, and its observation: the result of the query. A reward is trusted
+(valid for training) if the gold ran and the outcome does not depend on a time limit or a failure of the database.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,21 @@ from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql
 from jaxrl_sql.types import Example, Fields, InputError, Json, Response
 
 QUERY, SOLUTION = "query", "solution"
-"""The roles of SQL from a tool call of that name; the format of such a turn is always right."""
+"""The roles of turns that are tool calls, by the tool's name; their text is the SQL, so its format is always right."""
 Content = str | Sequence[str | Fields] | Fields | None
-"""The content of a message: a text, parts, or None."""
+"""The content of a chat message, as in the API of OpenAI: a text, parts with a `text` each, or None."""
+# The fields in which servers return a message's reasoning separately.
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True)
 class SqlTask:
-    """The scoring of dialogues: an executor, the number of turns, and the parser, rule and reward of answers."""
+    """The scoring of dialogues.
+
+    `executor` runs SQL (`env.executor.make_executor`). `turns` is the maximum number of the policy's turns, including
+    the answer. `read` parses a response, and `reward` converts the result of its execution to a reward. `rule` is the
+    comparison with the gold's result; the default compares rows as sets.
+    """
 
     executor: Any
     turns: int = 5
@@ -37,14 +47,16 @@ class SqlTask:
 
     def begin(self, example: Example) -> SqlEpisode:
         """Start a dialogue about a question."""
+        # On another engine SQL runs unchanged; on SQLite, that of another dialect is translated first.
         dialect = "sqlite" if example.engine_url else example.dialect
         limits = exploratory(self.executor.limits)
         return SqlEpisode(self, example, SqlTurns(self.executor, example.database, self.turns, limits, dialect))
 
     def score(self, example: Example, response: Response) -> ScoredResponse:
-        """Score a finished answer: a text that includes the observations, or (role, text) per turn.
+        """Score a finished response: a text that includes the observations, or (role, text) per turn.
 
-        A tool call has the role `query` or `solution` and its SQL as text.
+        Roles are `assistant`, `environment` for observations, and `query` or `solution` for a tool call, whose text is
+        the SQL.
         """
         read = partial(_read, self.read)
         (scored,) = collect(submit_texts(self.executor, [example], [response], read, (self.rule,)), self.reward)
@@ -53,7 +65,11 @@ class SqlTask:
 
 @dataclass
 class SqlEpisode:
-    """A running dialogue: `step` takes the policy's text and returns the observation."""
+    """A running dialogue: `step` takes the policy's text and returns the observation.
+
+    `query` and `solve` take tool calls instead. `transcript` has (role, text) of all turns so far, and `done` is set
+    once the dialogue is over.
+    """
 
     task: SqlTask
     example: Example
@@ -62,10 +78,14 @@ class SqlEpisode:
     done: bool = field(default=False, init=False)
 
     def step(self, text: Content, finish_reason: str = "stop") -> str | None:
-        """Return the observation, or None once the dialogue is over; raises InputError if it was already over."""
-        written = content_text(text)
-        self._add("assistant", written)
-        return self._record_observation(self.environment.next(Action(written, finish_reason)))
+        """Take a turn with the policy's text, and return the observation, or None if the dialogue is over with it.
+
+        `finish_reason` is `length` for a text that a token limit truncated, which ends the dialogue, else `stop`.
+        Raises InputError if the dialogue was already over.
+        """
+        turn_text = content_text(text)
+        self._add("assistant", turn_text)
+        return self._record_observation(self.environment.next(Action(turn_text, finish_reason)))
 
     def query(self, sql: Json) -> str | None:
         """Take a turn with a tool's query ("" if it is not a text); returns like `step`."""
@@ -78,11 +98,13 @@ class SqlEpisode:
         self._record_observation(None)
 
     def _add(self, role: str, text: str) -> None:
+        """Add a turn of the policy to the transcript; raises InputError if the dialogue is over."""
         if self.done:
             raise InputError("the dialogue is over: start a new one")
         self.transcript.append((role, text))
 
     def _record_observation(self, pending: PendingObservation | None) -> str | None:
+        """Wait for a query's result, add it to the transcript and return it; None ends the dialogue."""
         if pending is None:
             self.done = True
             return None
@@ -95,13 +117,13 @@ class SqlEpisode:
         return self.task.score(self.example, self.transcript)
 
     def reward(self) -> float | None:
-        """Return the reward; None if the gold failed or a time limit decided, so it is invalid for training."""
+        """Return the reward; None if it is not trusted, or if an error or a time limit ended the dialogue."""
         scored = self.score_dialogue()
         return scored.reward.total if scored.trusted and not self.environment.stop else None
 
 
 def example_of(row: Fields) -> Example:
-    """Return the question of a data set's row: `db_path` and `gold_sql`, and optionally `question` and `dialect`.
+    """Return the question of a data set's row, which has `db_path`, `gold_sql`, and optionally `question`, `dialect`.
 
     Raises InputError if either of the first two is missing.
     """
@@ -112,15 +134,15 @@ def example_of(row: Fields) -> Example:
         types = f"{type(db_path).__name__} and {type(gold_sql).__name__}"
         raise InputError(f"a row's db_path and gold_sql must be texts, not {types}")
     question, dialect = str(row.get("question") or ""), str(row.get("dialect") or "sqlite")
-    return Example("", "", str(db_path), question, str(gold_sql), dialect=dialect)
+    return Example(uid="", db_id="", db_path=str(db_path), question=question, gold_sql=str(gold_sql), dialect=dialect)
 
 
 def response_of(completion: Json, prompt: Json = "") -> Response:
-    """Return a completion as a response: a text, or the turns of a chat's messages.
+    """Return a completion as a response: a text, or (role, text) of each turn of a chat.
 
-    A tool call is a separate turn; its SQL is the argument `sql`. A message's separate thought precedes its text, and
-    so does the answer's prefill in the `prompt`. For a prompt of messages, the chat template may have opened the
-    thought. Raises InputError for other types.
+    A completion is a text or a list of messages. A tool call becomes a separate turn; its SQL is the argument `sql`. A
+    separate thought of a message is inserted before its text. If the `prompt` ends with the beginning of the answer
+    (the prefill), the response starts with it. Raises InputError for other types.
     """
     prefill = _answer_prefill(prompt)
     if isinstance(completion, str):
@@ -128,6 +150,7 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
     if not isinstance(completion, Sequence) or not all(isinstance(message, Mapping) for message in completion):
         raise InputError(f"a completion must be a text or messages, not {type(completion).__name__}")
     turns: list[tuple[str, str]] = []
+    # The chat template of a prompt of messages may have opened a thought, whose tag is not part of the completion.
     may_be_opened = not (prefill or isinstance(prompt, str))
     for message in completion:
         if message.get("role") != "assistant":
@@ -162,7 +185,10 @@ def _answer_prefill(prompt: Json) -> str:
 
 
 def _assistant_text(message: Fields, may_be_opened: bool) -> str:
-    """Return the text of a message after its separate thought, if any; a template may have opened its thought."""
+    """Return the text of a message, preceded by its separate thought in tags, if it has any.
+
+    With `may_be_opened`, the chat template may have opened a thought: the tag is added to a text that only closes it.
+    """
     text = content_text(message.get("content"))
     thought = next((field for name in _THOUGHTS if (field := message.get(name)) and isinstance(field, str)), "")
     if thought and "</think>" not in text:
@@ -171,13 +197,13 @@ def _assistant_text(message: Fields, may_be_opened: bool) -> str:
 
 
 def _tool_turn(call: Json) -> tuple[str, str]:
-    """Return the turn of a tool call; a call without SQL is an empty query."""
+    """Return (role, SQL) of a tool call; a call of any tool but `solution`, or without SQL, is a query."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise InputError(f"a tool call must be a mapping with a function, not {type(call).__name__}")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, RecursionError):  # invalid JSON has no SQL
             arguments = json.loads(arguments)
     sql = _text(arguments.get("sql") if isinstance(arguments, Mapping) else None)
     return (SOLUTION if function.get("name") == SOLUTION else QUERY, sql)
@@ -189,7 +215,11 @@ def _text(argument: Json) -> str:
 
 
 def _read(read: Read, response: Response) -> ParsedResponse:
-    """Parse a response with optional tool calls; `read` parses the turns without tool calls and their results."""
+    """Parse a response that may contain tool calls.
+
+    A call of `solution` is the answer. Without one, `read` parses the other turns, without tool calls and their
+    results.
+    """
     if isinstance(response, str) or not any(role in (QUERY, SOLUTION) for role, _ in response):
         return read(response)
     queries = tuple(text.strip() for role, text in response if role == QUERY and text.strip())

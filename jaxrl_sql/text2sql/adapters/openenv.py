@@ -21,7 +21,10 @@ class SqlAction(Action):
 
 
 class SqlObservation(Observation):
-    """The question after a reset, the observation after a step; at the end a reward, or None if it is untrusted."""
+    """The question after a reset, or the observation after a step.
+
+    The last one has a reward, or None if the reward is invalid for training (`episode`).
+    """
 
     text: str = ""
 
@@ -62,7 +65,7 @@ class SqlEnvironment(Environment[SqlAction, SqlObservation, State]):
 
 
 def make_app(task: SqlTask, examples: Sequence[Example], sessions: int = 64) -> Any:
-    """Return the server's ASGI application; raises InputError without questions."""
+    """Return the server's ASGI application for at most `sessions` clients; raises InputError without questions."""
     if not examples:
         raise InputError("examples: an environment needs at least one question")
     return create_fastapi_app(

@@ -11,7 +11,7 @@ from typing import Any
 from jaxrl_sql.text2sql.adapters.episode import SqlEpisode, SqlTask, example_of, response_of
 from jaxrl_sql.types import Fields, InputError, Json
 
-_OVER = "The dialogue is over."
+_OVER = "The dialogue is over."  # the result of a tool call after the last turn
 
 
 class DatabaseTools:
@@ -73,17 +73,17 @@ def environment_factory(task: SqlTask) -> Callable[[], DatabaseTools]:
 def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
     """Return a function for GRPOTrainer's `reward_funcs`: it maps complete answers, texts or messages, to rewards.
 
-    The reward is None, which TRL ignores, if it is invalid for training.
+    A reward that is invalid for training (`episode`) is None, which TRL ignores.
     """
 
     def sql_reward(
         completions: Sequence[str | list[Fields]], prompts: Sequence[Json] = (), **columns: Any
     ) -> list[float | None]:
-        # Columns are lists or arrays; the trainer passes other keyword arguments, too.
-        wide = {name: list(values) for name, values in columns.items() if _is_column(values)}
+        # The data set's columns are lists or arrays; the trainer passes other keyword arguments, too.
+        values_by_column = {name: list(values) for name, values in columns.items() if _is_column(values)}
         rewards: list[float | None] = []
         for i, completion in enumerate(completions):
-            row = {name: values[i] for name, values in wide.items() if i < len(values)}
+            row = {name: values[i] for name, values in values_by_column.items() if i < len(values)}
             response = response_of(completion, prompts[i] if i < len(prompts) else "")
             scored = task.score(example_of(row), response)
             rewards.append(scored.reward.total if scored.trusted else None)
@@ -93,4 +93,5 @@ def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
 
 
 def _is_column(values: Json) -> bool:
+    """Return whether an argument has a value per completion."""
     return isinstance(values, Iterable) and isinstance(values, Sized) and not isinstance(values, str | bytes | Mapping)

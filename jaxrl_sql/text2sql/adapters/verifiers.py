@@ -20,6 +20,7 @@ from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
 NAMES = ("prompt", "db_path", "gold_sql")
+"""The required fields of each line of the questions' file."""
 
 
 class SqlData(vf.TaskData):
@@ -30,7 +31,7 @@ class SqlData(vf.TaskData):
 
 
 class QuestionTask(vf.Task[SqlData]):
-    """A question; the environment records its reward, as it has the dialogue."""
+    """A question, without a reward of its own: the environment records it, because it has the dialogue."""
 
 
 class SqlTasksetConfig(vf.TasksetConfig):
@@ -57,7 +58,7 @@ class SqlTaskset(vf.Taskset[QuestionTask, SqlTasksetConfig]):
 
 
 class SqlEnvConfig(vf.EnvConfig):
-    """The answering agent, and the number of turns."""
+    """The agent that answers (`player`), and the maximum number of its turns."""
 
     player: vf.AgentConfig = vf.AgentConfig()
     turns: int = 5
@@ -69,7 +70,7 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
     async def run(self, task: Any, agents: Any) -> None:
         """Run the dialogue until the player's solution, and record the reward.
 
-        No reward is recorded if it is untrusted, or if the player itself failed.
+        No reward is recorded if it is invalid for training (`episode`), or if the player itself failed.
         """
         scoring = SqlTask(_executor(), self.config.turns)
         episode = scoring.begin(example_of({"db_path": task.data.db_path, "gold_sql": task.data.gold_sql}))
@@ -86,5 +87,5 @@ class SqlEnv(vf.Env[SqlEnvConfig]):
 
 @lru_cache(maxsize=1)
 def _executor() -> Any:
-    """Return the process's executor."""
+    """Return the executor, of which a process has only one."""
     return make_executor(ExecutorConfig())

@@ -1,4 +1,4 @@
-"""The type of a loaded benchmark."""
+"""The type of a loaded benchmark, and lines about it for the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Example
 
-_SHOWN = 3
+_MAX_SHOWN_DATABASES = 3
 
 Skipped = tuple[tuple[str, str], ...]
 """(uid, reason) of each skipped question."""
@@ -19,11 +19,14 @@ Skipped = tuple[tuple[str, str], ...]
 class Benchmark(NamedTuple):
     """A published set: its usable questions in file order, and its scoring.
 
-    `rule` is the comparison of its leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `ehrsql_2022`, `defog`), and
-    `submission` the leaderboard's format of predictions. `notes` are messages about missing data and repairs.
-    `prepare` is the scorer's preprocessing of a predicted query. `order` has the ids of all questions, including
-    skipped ones, in the file's order; `lines` has the place of each question in a user's file (`file:line`). Both are
-    empty for a huge set.
+    - `rule` names the leaderboard's comparison of results (docs/reference/rules.md): `bird` (rows as sets),
+      `test_suite` (Spider: rows as multisets, columns in any order), `spider2`, `ehrsql`, `ehrsql_2022` or `defog`.
+    - `skipped` has (uid, reason) of each unusable question, `notes` has messages about missing data and repairs.
+    - `submission` is the leaderboard's file format of predictions: `spider`, `bird`, `ehrsql` or `spider2`
+      (`evals.submission`); `jsonl` if there is no leaderboard.
+    - `prepare` is the scorer's preprocessing of a predicted query, if it has any.
+    - `order` has the ids of all questions, including skipped ones, in the file's order. `lines` maps the id of a
+      question in a user's file to its position (`file:line`). Both are empty for a huge set, which is read lazily.
     """
 
     name: str
@@ -38,15 +41,19 @@ class Benchmark(NamedTuple):
 
 
 def describe_databases(examples: Iterable[Example]) -> str:
-    """Return the databases of questions with their numbers, without users and passwords."""
+    """Return the databases with the most questions, and their numbers of questions, as a text without passwords."""
     counts = Counter(public_name(example.database) for example in examples)
-    shown = [f"{name} ({quantity(count, 'questions')})" for name, count in counts.most_common(_SHOWN)]
-    more = [f"and {len(counts) - _SHOWN} more databases"] if len(counts) > _SHOWN else []
+    shown = [f"{name} ({quantity(count, 'questions')})" for name, count in counts.most_common(_MAX_SHOWN_DATABASES)]
+    num_others = len(counts) - _MAX_SHOWN_DATABASES
+    more = [f"and {num_others} more databases"] if num_others > 0 else []
     return ", ".join([*shown, *more])
 
 
 def label_notes(notes: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the notes of sets as lines with the set's name; a note that several sets have is one line."""
+    """Return a line per note, with the set's name; `notes` are (set, its notes).
+
+    A note that several sets have is a single line with all of their names.
+    """
     names_by_note: dict[str, list[str]] = {}
     for name, lines in notes:
         for line in lines:

@@ -16,14 +16,15 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
     LoadedQuestions,
     PublishedQuestion,
+    id_or_default,
     item_of,
     missing_split_error,
     server_fields,
     text_field,
-    uid_or,
 )
 from jaxrl_sql.types import InputError
 
+# By split: the folders of databases and the published lists of golds, each in order of search.
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
 _DATABASES = {
     "dev": ("dev_databases", "databases"),
@@ -61,8 +62,9 @@ def _questions(folder: Path) -> dict[str, Path]:
 
 
 def _others(folder: Path) -> dict[str, Path]:
-    """Return other versions of BIRD's sets by name: later revisions, filtered and verified ones."""
+    """Return the files of other versions of BIRD's sets by name: later revisions, filtered and verified ones."""
     paths = sorted([*folder.glob("*.json"), *folder.glob("*.jsonl")])
+    # A file from the Hugging Face hub may be a shard, such as dev-00000-of-00001.json.
     named = {path.stem.partition("-00000-of-")[0]: path for path in paths}
     return {name: path for name, path in named.items() if {"SQL", "evidence", "db_id"} <= first_record(path).keys()}
 
@@ -74,7 +76,10 @@ def is_bird(folder: Path) -> bool:
 
 
 def read_bird(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
-    """Read a split of BIRD: dev (default), mini_dev, mini_dev_postgresql, mini_dev_mysql, train or test."""
+    """Read a split of BIRD: dev (default), mini_dev, mini_dev_postgresql, mini_dev_mysql, train or test.
+
+    The name of any other file with BIRD's fields is a split, too.
+    """
     packed = sorted(folder.glob("*_databases.zip"))
     if packed and not any(folder.glob("*_databases/")):
         raise InputError(f"{packed[0]}: unpack it here first; databases are expected in {packed[0].with_suffix('')}")
@@ -87,10 +92,10 @@ def read_bird(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
         raise missing_split_error(folder, split, available)
     path = available[chosen]
     records = read_records(path, notes)
-    more = server_fields(chosen.removeprefix("mini_dev_"))
+    more = server_fields(chosen.removeprefix("mini_dev_"))  # empty unless postgresql or mysql remains
     items = []
     for number, record in enumerate(records):
-        uid = uid_or(record, f"bird_{chosen}_{number}", path, "question_id", "id")
+        uid = id_or_default(record, f"bird_{chosen}_{number}", path, "question_id", "id")
         sql = text_field(record, "SQL", "sql", "query")
         item = item_of(record, uid, sql, evidence=("evidence", "hint"), difficulty=("difficulty",))
         items.append(item._replace(more=more))
@@ -110,7 +115,10 @@ def read_bird(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 
 
 def _note_ties(path: Path, items: list[PublishedQuestion], notes: Notes) -> None:
-    """Add a note on questions with tied answers; the leaderboard's scorer ignores the file, so it gives no golds."""
+    """Add a note on BIRD's alternative golds for questions whose answer is not unique because of ties.
+
+    The leaderboard's scorer ignores this file, so its golds are not used.
+    """
     if not path.is_file():
         return
     uids = {item.uid: item.sql for item in items}
@@ -124,6 +132,7 @@ def _note_ties(path: Path, items: list[PublishedQuestion], notes: Notes) -> None
 
 
 def _note_descriptions(databases: Databases, db_ids: set[str], notes: Notes) -> None:
+    """Add a note if databases have no column descriptions."""
     paths = [Path(path) for db_id in db_ids if (path := databases.path(db_id))]
     described = sum(description_folder(path) is not None for path in paths)
     if paths and described < len(paths):
@@ -138,10 +147,11 @@ def description_folder(db_path: str | Path) -> Path | None:
 
 
 BIRD = Format(
-    "bird",
-    "bird",
-    "bird",
-    "dev.json, mini_dev_sqlite.json or train.json with SQL and evidence, dev_databases/ or train_databases/",
-    is_bird,
-    read_bird,
+    name="bird",
+    rule="bird",
+    submission="bird",
+    description="dev.json, mini_dev_sqlite.json or train.json with SQL and evidence, dev_databases/ or "
+    "train_databases/",
+    matches=is_bird,
+    read=read_bird,
 )

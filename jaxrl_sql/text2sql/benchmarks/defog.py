@@ -3,7 +3,8 @@
 `questions_gen_sqlite.csv`, `instruct_basic_sqlite.csv` and `instruct_advanced_sqlite.csv`, optionally in `data/`, have
 `db_name`, `query_category`, `question`, `query` and optionally `instructions`. Databases are `<db_name>.db`. `idk.csv`
 has unanswerable questions. The questions of `_postgres.csv` and `_mysql.csv` run on servers and are separate splits,
-such as `questions_gen_postgres`. The rule is `defog`, which depends on whether the question requires an order.
+such as `questions_gen_postgres`. The rule (comparison of results) is `defog`: it compares the order of rows only if the
+question requires an order.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
 )
 from jaxrl_sql.types import Record
 
-# The first four are in every file.
+# The columns that are read; the first four are in every file.
 _COLUMNS = ("db_name", "query_category", "question", "query", "instructions", "full_instructions")
 _SPLITS = ("questions_gen", "instruct_basic", "instruct_advanced", "idk")
 _DATABASES = ("databases", "database", "sqlite_dbs", "defog_data")
 _ENGINES = {"sqlite": "sqlite", "postgres": "postgresql", "mysql": "mysql"}
-# With more columns in braces, only the single columns and all of them together are golds.
-_MAX_CHOICES = 6
+# Up to this number of columns in braces, all their selections are golds; of more, only single columns and all together.
+_MAX_COLUMNS = 6
 # Words in questions that require an order.
-_ORDER = re.compile(r"\b(order|sort|arrange)\b", re.IGNORECASE)
+_ORDER_WORD = re.compile(r"\b(order|sort|arrange)\b", re.IGNORECASE)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -56,7 +57,10 @@ def _is_defog_file(path: Path) -> bool:
 
 
 def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
-    """Read a split of Defog's questions: questions_gen (default), instruct_basic or instruct_advanced."""
+    """Read a split of Defog's questions: questions_gen (default), instruct_basic, instruct_advanced or idk.
+
+    Splits for servers have the endings `_postgres` and `_mysql`.
+    """
     available = _files(folder)
     split_name = split or next(iter(available), "")
     if split_name not in available:
@@ -79,16 +83,17 @@ def read_defog(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 
 
 def _item(record: Record, uid: str) -> PublishedQuestion:
+    """Return the question of a record; the option `asks_for_order` says whether the order of rows counts."""
     first, *others = golds_of(text_field(record, "query")) or [""]
     question, category = text_field(record, "question"), text_field(record, "query_category")
-    asks_for_order = category == "order_by" or bool(_ORDER.search(question))
+    asks_for_order = category == "order_by" or bool(_ORDER_WORD.search(question))
     return PublishedQuestion(
-        uid,
-        text_field(record, "db_name"),
-        question,
-        first,
-        text_field(record, "full_instructions", "instructions"),
-        category,
+        uid=uid,
+        db_id=text_field(record, "db_name"),
+        question=question,
+        sql=first,
+        evidence=text_field(record, "full_instructions", "instructions"),
+        difficulty=category,
         more={"other_golds": tuple(others), "options": {"asks_for_order": asks_for_order}},
     )
 
@@ -99,25 +104,26 @@ def golds_of(text: str) -> list[str]:
     `SELECT {a, b} FROM t` expands to `SELECT a FROM t`, `SELECT b FROM t` and `SELECT a, b FROM t`. A later
     `GROUP BY {}` has the same columns.
     """
-    return list(dict.fromkeys(chain.from_iterable(map(_choices, statements(text)))))
+    return list(dict.fromkeys(chain.from_iterable(map(_expand_braces, statements(text)))))
 
 
-def _choices(statement: str) -> list[str]:
+def _expand_braces(statement: str) -> list[str]:
+    """Return a statement once per selection of the columns in its first braces; unchanged without braces."""
     before, brace, rest = statement.partition("{")
     inner, closed, after = rest.partition("}")
     if not (brace and closed):
         return [statement]
     columns = [column.strip() for column in inner.split(",")]
-    sizes = range(1, len(columns) + 1) if len(columns) <= _MAX_CHOICES else (1, len(columns))
+    sizes = range(1, len(columns) + 1) if len(columns) <= _MAX_COLUMNS else (1, len(columns))
     chosen = [", ".join(selection) for size in sizes for selection in combinations(columns, size)]
     return [before + selection + after.replace("GROUP BY {}", f"GROUP BY {selection}") for selection in chosen]
 
 
 DEFOG = Format(
-    "defog",
-    "defog",
-    "jsonl",
-    "data/questions_gen_sqlite.csv or instruct_basic_sqlite.csv, databases/<db_name>.db",
-    lambda folder: bool(_files(folder)),
-    read_defog,
+    name="defog",
+    rule="defog",
+    submission="jsonl",
+    description="data/questions_gen_sqlite.csv or instruct_basic_sqlite.csv, databases/<db_name>.db",
+    matches=lambda folder: bool(_files(folder)),
+    read=read_defog,
 )

@@ -1,4 +1,7 @@
-"""Detect the format of a folder and locate the requested split."""
+"""Detect the format of a folder and locate the requested split.
+
+A format is the layout in which a benchmark is published. `plain` is this project's layout, and `own` a user's file.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from jaxrl_sql.text2sql.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPID
 from jaxrl_sql.text2sql.benchmarks.spider2 import SPIDER2
 from jaxrl_sql.types import InputError
 
-# The first match counts, so formats with a distinctive mark come first.
+# The first match counts, so formats with a distinctive file or field come first.
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -36,12 +39,12 @@ FORMATS: dict[str, Format] = {
         OWN,
     )
 }
-USERS = (PLAIN.name, SYNSQL.name, OWN.name)
-"""The formats of files that users write, whose databases may be elsewhere."""
+USER_FORMATS = (PLAIN.name, SYNSQL.name, OWN.name)
+"""The formats of files that users write, whose databases may be on a server."""
 
-# The formats whose expected files are in the message if no format matches.
+# If no format matches, the message describes the files of these formats and only names the others.
 _GENERAL = (PLAIN.name, OWN.name)
-# A folder with more subfolders contains databases and is not searched for sets.
+# A folder with more subfolders contains databases, not sets; its subfolders are not searched.
 _MAX_SETS = 32
 
 
@@ -53,15 +56,15 @@ def format_of(folder: Path) -> Format | None:
 
 
 def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
-    """Return (format, folder, split); the split may be a subfolder, and the set may be the only one in a folder.
+    """Return the format of a set, its folder, and the split to read there ("" for the format's default).
 
-    `<root>/<split>` is the folder of a split. `dev` matches `dev_20240627` unless a sibling file has the name `dev`.
-    The only set in a folder, up to two levels down, is used. Raises InputError for a missing folder and an unknown
-    format, with a message of at most a screen.
+    In this order, the set is the subfolder `<folder>/<split>`, the folder itself, or the only set in its subfolders.
+    Subfolders are searched up to two levels down. `dev` matches a folder `dev_20240627`, unless a file next to it has
+    the name `dev`. Raises InputError for a missing folder and an unknown format.
     """
     if not folder.exists():
         raise InputError(f"{folder}: no such {'file' if is_question_file(folder) else 'folder'}")
-    if is_split_folder(folder):
+    if is_split_folder(folder):  # EHRSQL's splits are folders, so the set is the parent
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
         inside = [
@@ -70,12 +73,13 @@ def locate_benchmark(folder: Path, split: str) -> tuple[Format, Path, str]:
             if not (split and _is_shadowed_by_file(inner, split)) and not is_split_folder(inner)
         ]
         named = [inner for inner in inside if split and (inner.name == split or inner.name.startswith(f"{split}_"))]
-        for path in sorted(named, key=lambda inner: inner.name != split):
+        for path in sorted(named, key=lambda inner: inner.name != split):  # the exact name first
             if form := format_of(path):
-                return form, path, "" if form is PLAIN else _own_split(form, path, split)
+                return form, path, "" if form is PLAIN else _split_in_subfolder(form, path, split)
         if form := format_of(folder):
             return form, folder, split
         candidates = [(form, inner) for inner in inside if (form := format_of(inner))]
+        # A plain set is only a split of its parent folder, so it must be named.
         if len(candidates) == 1 and candidates[0][0] is not PLAIN:
             return candidates[0][0], candidates[0][1], split
         if candidates:
@@ -103,8 +107,8 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
-def _own_split(form: Format, path: Path, split: str) -> str:
-    """Return the split to read in a folder named after a split: that split if it exists, else the default."""
+def _split_in_subfolder(form: Format, path: Path, split: str) -> str:
+    """Return the split to read in a folder named after a split: that split if it exists there, else the default."""
     try:
         form.read(path, split, [])
     except InputError:
@@ -113,6 +117,7 @@ def _own_split(form: Format, path: Path, split: str) -> str:
 
 
 def _not_found_message(folder: Path, split: str, sets: list[str]) -> str:
+    """Return the error for a folder without a known format; `sets` are its subfolders that have one."""
     if sets:
         missing = f"no set or split {split!r} is in it; " if split else ""
         return f"{folder}: {missing}sets are in the folders {join_names(sets)}: name one of them"

@@ -3,8 +3,10 @@
 The first has `<database>/train.json`, `valid.json` and `test.json`, lists with `id`, `question`, `query` and
 `is_impossible`. The second has `<database>/<split>/data.json` and `label.json`, with SQL by id, `null` for an
 unanswerable question. Databases are `<database>/<database>.sqlite`, built by EHRSQL's scripts from licensed data. Each
-is judged by its own scorer's rules. OmniSQL's archive has the answerable questions as `dev.json`, `tables.json` and
-`database/`: it runs their SQL unchanged and compares by BIRD's rule.
+is judged by the rule (comparison of results) of its own scorer, `ehrsql_2022` or `ehrsql`.
+
+The archive of OmniSQL (Li et al. 2025) has the answerable questions as `dev.json`, `tables.json` and `database/`. Its
+evaluation runs their SQL unchanged and compares rows as sets, which is BIRD's rule.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     LoadedQuestions,
     PublishedQuestion,
     id_of,
-    is_reshaped,
+    id_or_default,
+    is_in_omnisql_archive,
     join_names,
     missing_split_error,
     text_field,
-    uid_or,
 )
 from jaxrl_sql.types import InputError, Json, Record
 
@@ -34,7 +36,9 @@ _SPLITS = ("valid", "dev", "test", "train")
 # The shared task's sample of questions, and its database.
 _SAMPLE, _DATABASE_2024 = "sample_data", "mimic_iv"
 _DATABASES = ("database", "databases")
+# The rule by the version of the set.
 _RULES = {"2022": "ehrsql_2022", "2024": "ehrsql", "OmniSQL": "bird"}
+# Names of EHRSQL's databases in OmniSQL's archive.
 _OMNISQL = re.compile(r"mimic_?(iii|iv|3|4)|eicu")
 # The normal ranges of vital signs: golds contain `heart_rate_lower`, which the published scorers replace by the number.
 _RANGES = {
@@ -47,12 +51,12 @@ _RANGES = {
     "mean_bp": (60.0, 110.0),
 }
 # MySQL's date arithmetic, which becomes SQLite's date modifiers.
-_SHIFT = re.compile(r"DATE_(SUB|ADD)\((\w+\(\)|'[^']+')[, ]+INTERVAL (\d+) (MONTH|YEAR|DAY)\)")
-_BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
+_MYSQL_DATE_SHIFT = re.compile(r"DATE_(SUB|ADD)\((\w+\(\)|'[^']+')[, ]+INTERVAL (\d+) (MONTH|YEAR|DAY)\)")
+_RANGE_BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
 
 
 def _database_folders(folder: Path) -> list[Path]:
-    """Return the folders of a set's databases: this folder or its subfolders, without the sample."""
+    """Return the folders that have questions, one per database: this folder or its subfolders, without the sample."""
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
     outer = [path for name in ("data", "dataset/ehrsql") for path in sorted((folder / name).glob("*/"))]
     folders = [path for path in (folder, *inner, *outer) if _splits(path)]
@@ -60,22 +64,23 @@ def _database_folders(folder: Path) -> list[Path]:
 
 
 def _splits(folder: Path) -> list[str]:
-    """Return the splits in a database's folder."""
-    return [split for split in _SPLITS if _form(folder, split)]
+    """Return the names of the splits that a database's folder has."""
+    return [split for split in _SPLITS if _version(folder, split)]
 
 
-def _form(folder: Path, split: str) -> str:
+def _version(folder: Path, split: str) -> str:
     """Return the version of a split in a folder, a key of `_RULES`; "" if the folder lacks the split."""
     if _is_2024(folder, split):
         return "2024"
     path = folder / f"{split}.json"
     record = first_record(path) if path.is_file() else {}
-    if split == "dev" and is_reshaped(folder, record, "ehrsql", _OMNISQL):
+    if split == "dev" and is_in_omnisql_archive(folder, record, "ehrsql", _OMNISQL):
         return "OmniSQL"
     return "2022" if "is_impossible" in record and "question" in record else ""
 
 
 def _is_2024(folder: Path, split: str) -> bool:
+    """Return whether a folder contains a split of the shared task of 2024."""
     path = folder / split / "data.json"
     if not path.is_file():
         return False
@@ -89,6 +94,7 @@ def is_split_folder(folder: Path) -> bool:
 
 
 def _head(path: Path) -> str:
+    """Return the first 64 KiB of a file as text."""
     with path.open("rb") as file:
         return file.read(1 << 16).decode("utf-8", errors="replace")
 
@@ -99,7 +105,7 @@ def is_ehrsql(folder: Path) -> bool:
 
 
 def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
-    """Read a split, valid by default, of every database in the folder."""
+    """Read a split (default: valid, or the first that exists) of every database in the folder; `dev` means valid."""
     folders = _database_folders(folder)
     available = [name for name in _SPLITS if any(name in _splits(inner) for inner in folders)]
     requested = {"dev": "valid"}.get(split, split) if split not in available else split
@@ -107,19 +113,19 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     if chosen not in available:
         raise missing_split_error(folder, split, available)
     folders = [inner for inner in folders if chosen in _splits(inner)]
-    forms = {_form(inner, chosen) for inner in folders}
-    if len(forms) > 1:
+    versions = {_version(inner, chosen) for inner in folders}
+    if len(versions) > 1:
         raise InputError(
-            f"{folder}: its sets of EHRSQL are judged by different rules ({', '.join(sorted(forms))}): name one "
+            f"{folder}: its sets of EHRSQL are judged by different rules ({', '.join(sorted(versions))}): name one "
             f"of the folders {join_names(map(str, folders))}"
         )
-    (form,) = forms
+    (version,) = versions
     databases = Databases(
         root
         for inner in folders
         for root in (inner, *(inner / name for name in _DATABASES), inner.parent, inner.parent / "data")
     )
-    items = [item for inner in folders for item in _items(inner, chosen, form, databases, notes)]
+    items = [item for inner in folders for item in _items(inner, chosen, version, databases, notes)]
     unanswerable = sum(not item.more.get("answerable", True) for item in items)
     subject = f"{unanswerable} of {len(items)} questions {agree(unanswerable, 'are')}"
     notes.append(f"{subject} unanswerable: abstaining (no SQL) is right")
@@ -128,27 +134,28 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
     where = (
         f"{folder}: {chosen} (databases are expected as {folders[0] / items[0].db_id if items else folders[0]}.sqlite)"
     )
-    return LoadedQuestions(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
+    return LoadedQuestions(items, databases, where, _PREPROCESSORS.get(version), rule=_RULES[version])
 
 
-def _items(folder: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[PublishedQuestion]:
-    is_2024 = form == "2024"
+def _items(folder: Path, split: str, version: str, databases: Databases, notes: Notes) -> list[PublishedQuestion]:
+    """Return the questions of a split of one database, with golds as the scorer of the set's version runs them."""
+    is_2024 = version == "2024"
     path = folder / split / "data.json" if is_2024 else folder / f"{split}.json"
     records = _read_shared_task(folder, split, notes) if is_2024 else read_records(path, notes)
-    prepare = _PREPARES.get(form, str)
+    prepare = _PREPROCESSORS.get(version, str)
     items = []
     changed = 0
     for number, record in enumerate(records):
         sql = text_field(record, "query", "sql")
         is_answerable = not record.get("is_impossible", False) and sql.lower() not in ("null", "nan")
-        run = prepare(sql) if is_answerable else ""
-        changed += is_answerable and run.lower() != sql.lower()
+        executable_sql = prepare(sql) if is_answerable else ""
+        changed += is_answerable and executable_sql.lower() != sql.lower()
         items.append(
             PublishedQuestion(
-                uid_or(record, f"{folder.name}_{split}_{number}", path, "id"),
-                _database(folder, text_field(record, "db_id"), databases),
-                text_field(record, "question"),
-                run,
+                uid=id_or_default(record, f"{folder.name}_{split}_{number}", path, "id"),
+                db_id=_database(folder, text_field(record, "db_id"), databases),
+                question=text_field(record, "question"),
+                sql=executable_sql,
                 difficulty=text_field(record, "importance"),
                 more={} if is_answerable else {"answerable": False},
                 fields=tuple(record),
@@ -163,7 +170,7 @@ def _items(folder: Path, split: str, form: str, databases: Databases, notes: Not
 
 
 def _read_shared_task(folder: Path, split: str, notes: Notes) -> list[Record]:
-    """Join questions and labels by id."""
+    """Return the questions of the shared task, each with its SQL from the file of labels as the field `query`."""
     path, labels = folder / split / "data.json", folder / split / "label.json"
     json = read_json(path, notes)
     questions: Json = json.get("data") if isinstance(json, dict) else json
@@ -189,7 +196,7 @@ def _read_shared_task(folder: Path, split: str, notes: Notes) -> list[Record]:
 
 
 def _database(folder: Path, db_id: str, databases: Databases) -> str:
-    """Return the database's name; questions may have `mimic3` for `mimic_iii`, or no name."""
+    """Return the name of a question's database file; `db_id` may be "" or another name (`mimic3` for `mimic_iii`)."""
     if db_id and any((parent / f"{db_id}.sqlite").is_file() for parent in (folder, folder / "database" / db_id)):
         return db_id
     if not db_id:
@@ -201,12 +208,13 @@ def _database(folder: Path, db_id: str, databases: Databases) -> str:
 def prepare_2024(sql: str, now: str) -> str:
     """Return SQL with the replacements of the 2024 scorer: a fixed current date, and numbers for vital sign ranges.
 
-    The current date is any of `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` and `CURTIME()`, in this
-    spelling. Comparison operators with a space, MySQL's DATE_ADD and DATE_SUB, and lower-case format letters are
-    converted, too. Line breaks stay, while the scorer joins lines, so a comment there removes the SQL after it.
+    `now` is the fixed date and time, `YYYY-MM-DD hh:mm:ss`. It replaces `current_time`, `current_date`, `'now'`,
+    `NOW()`, `CURDATE()` and `CURTIME()`, in this spelling. Comparison operators with a space, MySQL's DATE_ADD and
+    DATE_SUB, and lower-case format letters are converted, too. Line breaks stay; the scorer joins lines, so there a
+    comment removes the SQL after it.
     """
     date, time = now.split(" ")
-    text = _SHIFT.sub(_write_shift, fix_operators(sql))
+    text = _MYSQL_DATE_SHIFT.sub(_sqlite_date_shift, fix_operators(sql))
     today = {
         "current_time": now,
         "current_date": date,
@@ -217,41 +225,45 @@ def prepare_2024(sql: str, now: str) -> str:
     }
     for name, moment in today.items():
         text = text.replace(name, f"'{moment}'")
-    return _with_bounds(text).replace("%y", "%Y").replace("%j", "%J")
+    return _replace_range_bounds(text).replace("%y", "%Y").replace("%j", "%J")
 
 
 def prepare_2022(sql: str, now: str) -> str:
     """Return SQL with the replacements of the 2022 scorer: lower case, like its databases, and fewer replacements.
 
-    The current date is `current_time` or `'now'`. Two consecutive quotes become one, also in strings.
+    `now` is the fixed date and time, which replaces `current_time` and `'now'`. Two consecutive quotes become one, also
+    in strings.
     """
-    text = _with_bounds(sql.lower().replace("current_time", f"'{now}'"))
+    text = _replace_range_bounds(sql.lower().replace("current_time", f"'{now}'"))
     text = text.replace("''", "'").replace("< =", "<=").replace("%y", "%Y").replace("%j", "%J")
     return text.replace("'now'", f"'{now}'")
 
 
-_PREPARES: dict[str, Callable[[str], str]] = {
+_PREPROCESSORS: dict[str, Callable[[str], str]] = {
     "2022": partial(prepare_2022, now="2105-12-31 23:59:00"),
     "2024": partial(prepare_2024, now="2100-12-31 23:59:00"),
 }
-"""Each scorer's preprocessing of SQL."""
+"""Each scorer's preprocessing of SQL, by the version of the set."""
 
 
-def _with_bounds(sql: str) -> str:
-    return _BOUND.sub(lambda bound: str(_RANGES[bound[1]][bound[2] == "upper"]), sql)
+def _replace_range_bounds(sql: str) -> str:
+    """Return SQL with numbers for bounds of vital signs, such as 60.0 for `heart_rate_lower`."""
+    return _RANGE_BOUND.sub(lambda bound: str(_RANGES[bound[1]][bound[2] == "upper"]), sql)
 
 
-def _write_shift(match: re.Match[str]) -> str:
-    way, moment, number, unit = match.groups()
+def _sqlite_date_shift(match: re.Match[str]) -> str:
+    """Return a match of MySQL's date arithmetic in SQLite's syntax, such as `datetime('…', '-1 year')`."""
+    operation, moment, number, unit = match.groups()
     plural = "" if number == "1" else "s"
-    return f"datetime({moment}, '{'-' if way == 'SUB' else '+'}{number} {unit.lower()}{plural}')"
+    return f"datetime({moment}, '{'-' if operation == 'SUB' else '+'}{number} {unit.lower()}{plural}')"
 
 
 EHRSQL = Format(
-    "ehrsql",
-    "ehrsql",
-    "ehrsql",
-    "<database>/valid.json with is_impossible, or <database>/valid/data.json and label.json; <database>.sqlite",
-    is_ehrsql,
-    read_ehrsql,
+    name="ehrsql",
+    rule="ehrsql",
+    submission="ehrsql",
+    description="<database>/valid.json with is_impossible, or <database>/valid/data.json and label.json; "
+    "<database>.sqlite",
+    matches=is_ehrsql,
+    read=read_ehrsql,
 )

@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.files import ID_KEYS, whole_number_ids
-from jaxrl_sql.text2sql.files.jsonl import ODD, as_windows, load_json
+from jaxrl_sql.text2sql.files.jsonl import UNDECODED_BYTE, decode_windows_1252, load_json
 from jaxrl_sql.types import InputError, Json, Record
 
 Notes = list[str]
 """Messages for the user, in order of occurrence."""
 
+# The bytes that are read for the first record of a JSON file, and for the header of a CSV.
 _HEAD_BYTES, _HEADER_BYTES = 4 << 20, 64 << 10
 # Excel's separator line above a header.
 _SEPARATOR = re.compile(r'"?sep=([,;\t|:])"?[\r\n]', re.IGNORECASE)
-# A sentinel line after a table: a separate row unless a quote is still open.
+# A line that is appended to a table. It is a separate row, unless a quoted cell before it is never closed.
 _LAST_LINE = "\0"
 # The text before a semicolon outside of quotes and comments.
 _STATEMENT = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|[^;])+""", re.DOTALL)
@@ -32,8 +33,8 @@ _STATEMENT = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|
 def read_text(path: Path, notes: Notes) -> str:
     """Read a text file as UTF-8, with or without a byte order mark, or as UTF-16 with a byte order mark.
 
-    Bytes that are not UTF-8 are decoded as Windows-1252; a note has their number and the line of the first. Raises
-    InputError for an unreadable file.
+    Bytes that are not UTF-8 are decoded as Windows-1252; a note with their number and the first line is added to
+    `notes`. Raises InputError for an unreadable file.
     """
     try:
         raw = path.read_bytes()
@@ -43,7 +44,7 @@ def read_text(path: Path, notes: Notes) -> str:
         text = raw.decode(_encoding(raw), errors="surrogateescape")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: has a UTF-16 mark but is not UTF-16 ({error.reason}): save it as UTF-8") from error
-    odd = list(ODD.finditer(text))
+    odd = list(UNDECODED_BYTE.finditer(text))
     if not odd:
         return text
     start = odd[0].start()
@@ -51,9 +52,9 @@ def read_text(path: Path, notes: Notes) -> str:
     near = text[max(0, start - 20) : start + 21]
     notes.append(
         f"{path.name}: {quantity(len(odd), 'bytes', 'are')} not UTF-8, read as Windows-1252, the first in line {line} "
-        f"near {as_windows(near)!r}"
+        f"near {decode_windows_1252(near)!r}"
     )
-    return as_windows(text)
+    return decode_windows_1252(text)
 
 
 def read_json(path: Path, notes: Notes) -> Json:
@@ -83,51 +84,55 @@ def read_records(path: Path, notes: Notes, question_positions: list[str] | None 
     return records
 
 
-def read_csv(path: Path, notes: Notes, used: Collection[str], places: list[str] | None = None) -> list[Record]:
-    """Read a table with a header, separated by commas, semicolons or tabs; column names become lower case.
+def read_csv(
+    path: Path, notes: Notes, used: Collection[str], question_positions: list[str] | None = None
+) -> list[Record]:
+    """Read a table with a header, separated by commas, semicolons or tabs, as a record per row.
 
-    A column without a name is skipped, and missing cells are empty. A quote inside a quoted cell is read like pandas
-    reads it, with a note. `nan`, which pandas writes for a missing value, is an empty cell. If all ids have the form
-    2.0, they become whole numbers. Raises InputError for a file that is not such a table, a table without rows, a name
-    of `used` that several columns have, and (with the line) a row with more cells than the header. `file:line` of each
-    record's first line is appended to `question_positions`.
+    `used` are the column names that the caller reads. Names become lower case, with underscores for spaces. A column
+    without a name is skipped, and missing cells are empty. `nan`, which pandas writes for a missing value, is an empty
+    cell. A quote inside a quoted cell is read like pandas reads it, with a note. If all ids have the form 2.0, they
+    become whole numbers. `file:line` of each record's first line is appended to `question_positions`.
+
+    Raises InputError for a file that is not such a table, a table without rows, a name of `used` that several columns
+    have, and (with the line) a row with more cells than the header.
     """
     text = read_text(path, notes)
     if "\0" in text:
         raise InputError(f"{path}: not a text file: save it as CSV in UTF-8")
     records: list[Record] = []
     starts: list[int] = []
-    odd: list[int] = []
+    not_strict: list[int] = []
     try:
-        head = _header(text[:_HEADER_BYTES], used)
-        if not head.names:
+        header = _header(text[:_HEADER_BYTES], used)
+        if not header.names:
             raise InputError(f"{path}: the first line is empty: it should have the column names")
-        if repeated := sorted({name for name in head.names if name in used and head.names.count(name) > 1}):
+        if repeated := sorted({name for name in header.names if name in used and header.names.count(name) > 1}):
             raise InputError(f"{path}: several columns are named {', '.join(repeated)}: rename or remove all but one")
-        rows = csv_rows(text, head.delimiter)
-        last = max((number for number, _, _ in islice(rows, head.rows)), default=0)
-        for number, raw, is_strict in rows:
-            start, last = last + 1, number
-            cells = ["" if cell.strip().lower() == "nan" else cell for cell in raw]
-            odd += [] if is_strict else [number]
-            more = cells[len(head.names) :]
-            if any(cell.strip() for cell in more) or (more and not is_strict):
-                raise InputError(f"{path}: line {number}: {len(cells)} cells under {len(head.names)} columns")
+        rows = csv_rows(text, header.delimiter)
+        last_line = max((line for line, _, _ in islice(rows, header.rows)), default=0)  # skips the header
+        for line, raw_cells, is_strict in rows:
+            start, last_line = last_line + 1, line
+            cells = ["" if cell.strip().lower() == "nan" else cell for cell in raw_cells]
+            not_strict += [] if is_strict else [line]
+            surplus = cells[len(header.names) :]
+            if any(cell.strip() for cell in surplus) or (surplus and not is_strict):
+                raise InputError(f"{path}: line {line}: {len(cells)} cells under {len(header.names)} columns")
             if any(cell.strip() for cell in cells):
-                records.append({name: cell for name, cell in zip_longest(head.names, cells, fillvalue="") if name})
+                records.append({name: cell for name, cell in zip_longest(header.names, cells, fillvalue="") if name})
                 starts.append(start)
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from error
-    if odd:
+    if not_strict:
         notes.append(
-            f"{path.name}: {quantity(len(odd), 'rows', 'have')} a quote inside a quoted cell, the first in line "
-            f"{odd[0]}: read without that quote, as by pandas"
+            f"{path.name}: {quantity(len(not_strict), 'rows', 'have')} a quote inside a quoted cell, the first in line "
+            f"{not_strict[0]}: read without that quote, as by pandas"
         )
     if not records:
         raise InputError(f"{path}: has no rows below its header: write one question per row")
     whole_number_ids(records, ID_KEYS)
-    if places is not None:
-        places += [f"{path}:{start}" for start in starts]
+    if question_positions is not None:
+        question_positions += [f"{path}:{start}" for start in starts]
     return records
 
 
@@ -153,6 +158,7 @@ def csv_rows(text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str], 
 
 
 def _is_strict(lines: Sequence[str], delimiter: str) -> bool:
+    """Return whether the lines of a row are valid for Python's strict CSV reader."""
     try:
         list(csv.reader(lines, delimiter=delimiter, strict=True))
     except csv.Error:
@@ -161,7 +167,7 @@ def _is_strict(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def csv_columns(path: Path, used: Collection[str]) -> list[str]:
-    """Return the column names in the header of a file; empty if it cannot be read."""
+    """Return the column names in a CSV's header, in the form of `read_csv`; empty if it cannot be read."""
     try:
         return [name for name in _header(_head(path, _HEADER_BYTES), used).names if name]
     except csv.Error:
@@ -177,7 +183,10 @@ class _Header(NamedTuple):
 
 
 def _header(text: str, used: Collection[str]) -> _Header:
-    """Read a header with the delimiter of Excel's `sep=`, else the one with most columns of `used`, or most columns."""
+    """Read a header and detect its delimiter: that of Excel's line `sep=`, else the one with the best columns.
+
+    The best columns are those with the most names of `used`, then the most columns.
+    """
     marked = _SEPARATOR.match(text)
     rows = 2 if marked else 1
     headers = []
@@ -225,36 +234,38 @@ def read_gold_lines(path: Path, notes: Notes) -> list[tuple[str, str]]:
 
 
 def compare_golds(path: Path, golds: Sequence[tuple[str, str, str]], source: str, notes: Notes) -> None:
-    """Add a note if a list of golds differs from the questions' golds, (uid, SQL, db_id) each.
+    """Add a note if the published list of golds in `path` differs from the golds in the questions' file.
 
-    The list has no ids, so its SQL is not used: it only verifies that the questions' own SQL is the scored one.
+    `golds` has (uid, SQL, db_id) per question, and `source` names the questions' file. A leaderboard's scorer reads the
+    list. It has no ids, so its SQL is not used here: it only verifies the SQL in the questions' file.
     """
     lines = read_gold_lines(path, notes)
     if len(lines) != len(golds):
         counts = f"{quantity(len(lines), 'golds')} for {quantity(len(golds), 'questions')}"
         notes.append(f"{path.name} has {counts} of {source}; {source} is used")
         return
-    other = [
+    differing = [
         uid
         for (uid, sql, db_id), (listed_sql, listed_db) in zip(golds, lines, strict=True)
-        if (_plain(sql), db_id) != (_plain(listed_sql), listed_db)
+        if (_normalize_sql(sql), db_id) != (_normalize_sql(listed_sql), listed_db)
     ]
-    if other:
+    if differing:
         notes.append(
-            f"{path.name} has a different gold than {source} for {len(other)} of {len(golds)} questions, first "
-            f"{', '.join(other[:3])}; {source} is used"
+            f"{path.name} has a different gold than {source} for {len(differing)} of {len(golds)} questions, first "
+            f"{', '.join(differing[:3])}; {source} is used"
         )
 
 
-def _plain(sql: str) -> str:
+def _normalize_sql(sql: str) -> str:
+    """Return SQL without final semicolons and with single spaces, for comparison."""
     return " ".join(sql.rstrip(" ;").split())
 
 
 def statements(sql: str) -> list[str]:
-    """Return the statements of a text, stripped, without semicolons and without empty ones."""
+    """Return the SQL statements of a text, stripped and without semicolons; empty statements are omitted."""
     return [statement for part in _STATEMENT.findall(sql) if (statement := part.strip())]
 
 
 def fix_operators(sql: str) -> str:
-    """Return SQL with `> =`, `< =` and `! =` replaced by `>=`, `<=` and `!=`."""
+    """Return SQL with `> =`, `< =` and `! =`, as in Spider's golds, replaced by `>=`, `<=` and `!=`."""
     return sql.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")

@@ -1,7 +1,7 @@
 """The plain folder layout: `questions.jsonl` and `databases/<db_id>/<db_id>.sqlite`.
 
-Generated and converted sets have it. A line that is not a JSON object is an error, because the file is damaged; an
-unusable question is skipped with a reason.
+The sets that `data synth` and `data prepare` write have it, for example. A line that is not a JSON object is
+an error, because the file is damaged; an unusable question is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
 
 def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
-    """Read a set: every question with its id, with an error for missing or empty fields and an unknown dialect.
+    """Read a set; a question with missing fields or an unknown dialect has an `error`.
 
-    `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect`, `other_sql` (a list of equivalent golds) and
-    `prompt` (the messages of a released row) are optional. With `db`, a URL, a question is about a database of
-    another engine; a file in `databases/` then only provides the schema and values in prompts, in place of a
-    sample. Raises InputError for a missing folder or file and a malformed line (`file:line: message`).
+    `id`, `db_id`, `question` and `sql` are required. `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect`,
+    `other_sql` (a list of equivalent golds) and `prompt` (the chat messages of a row that another system published) are
+    optional. With `db`, a URL, a question is about a database of another engine. A file in `databases/` then only
+    provides the schema and values for prompts; without it, the caller samples the engine's database. Raises InputError
+    for a missing folder or file and a malformed line (`file:line: message`).
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")
-    lines = plain_lines(folder, split)
-    if not lines.path.is_file():
-        raise InputError(f"{lines.path}: no such file")
-    items = [lines.item(record, number) for number, record in records(lines.path)]
-    return LoadedQuestions(items, lines.databases, str(lines.path))
+    record_file = locate_plain_records(folder, split)
+    if not record_file.path.is_file():
+        raise InputError(f"{record_file.path}: no such file")
+    items = [record_file.convert(record, number) for number, record in records(record_file.path)]
+    return LoadedQuestions(items, record_file.databases, str(record_file.path))
 
 
-def plain_lines(folder: Path, split: str) -> RecordFile:
-    """Return the location of a set's records, for sets that are read by index."""
+def locate_plain_records(folder: Path, split: str) -> RecordFile:
+    """Return the file of a set's records, with its converter and databases; raises InputError if a split is named."""
     if split:
         raise missing_split_error(folder, split, [])
     path = folder / "questions.jsonl"
@@ -62,28 +63,29 @@ def _item(path: Path, databases: Databases, record: Record, number: int) -> Publ
     error = _unusable_fields(record, uid)
     dialect = optional("dialect") or "sqlite"
     url = "" if error or not optional("db") else url_with_password(optional("db"))
-    # The file shows the database of the URL; without it, the caller takes a sample.
-    is_shown = bool(url and databases.path(optional("db_id")))
-    is_elsewhere = not is_shown and (bool(url) or dialect in ("postgresql", "duckdb"))
+    # A SQLite file next to the questions has the schema and rows of the URL's database, for prompts.
+    has_file = bool(url and databases.path(optional("db_id")))
+    # The caller must set such a database. MySQL without a URL needs none: its answers are translated to SQLite.
+    needs_database = not has_file and (bool(url) or dialect in ("postgresql", "duckdb"))
     return PublishedQuestion(
-        uid or f"line {number}",
-        optional("db_id"),
-        optional("question"),
-        optional("sql"),
-        optional("evidence"),
-        text(record.get("difficulty")),
+        uid=uid or f"line {number}",
+        db_id=optional("db_id"),
+        question=optional("question"),
+        sql=optional("sql"),
+        evidence=optional("evidence"),
+        difficulty=text(record.get("difficulty")),
         error=error,
         more={
             **{name: optional(name) for name in names},
-            "dialect": "sqlite" if is_elsewhere else dialect,
-            "engine_url": url if is_shown else "",
+            "dialect": "sqlite" if needs_database else dialect,
+            "engine_url": url if has_file else "",
             "other_golds": text_list(record, "other_sql"),
             "messages": messages_of(record),
         },
         fields=tuple(record),
         line=f"{path}:{number}",
-        url="" if is_shown else url,
-        dialect=dialect if is_elsewhere and optional("dialect") else "",
+        url="" if has_file else url,
+        dialect=dialect if needs_database and optional("dialect") else "",
     )
 
 
@@ -106,6 +108,7 @@ def plain_record(example: Example) -> Record:
 
 
 def _unusable_fields(record: Record, uid: str) -> str:
+    """Return an error for missing required fields or an unknown dialect, or ""."""
     missing = [] if uid else ["id"]
     for name in ("db_id", "question", "sql"):
         value = record.get(name)
@@ -120,10 +123,10 @@ def _unusable_fields(record: Record, uid: str) -> str:
 
 
 PLAIN = Format(
-    "plain",
-    "bird",
-    "jsonl",
-    "questions.jsonl, databases/<db_id>/<db_id>.sqlite",
-    lambda folder: (folder / "questions.jsonl").is_file(),
-    read_plain,
+    name="plain",
+    rule="bird",
+    submission="jsonl",
+    description="questions.jsonl, databases/<db_id>/<db_id>.sqlite",
+    matches=lambda folder: (folder / "questions.jsonl").is_file(),
+    read=read_plain,
 )

@@ -1,4 +1,8 @@
-"""Convert examples from the Python API to a benchmark."""
+"""Convert examples from the Python API to a benchmark.
+
+A rule is the comparison of two query results that decides whether an answer is right. The suite of an example lists
+databases of one schema with different rows, on all of which an answer must have the gold's result.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,12 @@ from jaxrl_sql.types import Example, InputError
 
 
 def benchmark_of(questions: Iterable[Example] | Benchmark, name: str) -> Benchmark:
-    """Return examples as a benchmark, judged by `test_suite` if any of them has a suite, else by `bird`.
+    """Return examples as a benchmark; one from `load_benchmark` stays unchanged.
 
-    A `Benchmark` from `load_benchmark` keeps its rule. Raises InputError, in which `name` refers to the list, for an
-    empty list, items that are not Examples, ids that are not unique texts, and missing database files.
+    If any example has a suite, the rule is `test_suite`: rows equal as multisets, for some order of the columns. If
+    none has, it is `bird`: rows equal as sets.
+    Raises InputError, in which `name` refers to the list, for an empty list, items that are not Examples, ids that are
+    not unique texts, and missing database files.
     """
     try:
         examples = tuple(questions.examples if isinstance(questions, Benchmark) else questions)
@@ -30,6 +36,7 @@ def benchmark_of(questions: Iterable[Example] | Benchmark, name: str) -> Benchma
     uid, count = Counter(example.uid for example in examples).most_common(1)[0]
     if count > 1:
         raise InputError(f"{name}: {count} examples have the id {uid!r}; ids must be unique")
+    # Reversed, so that a missing file is reported with its first example.
     files = {example.db_path: example.uid for example in reversed(examples)}
     for path, example_id in files.items():
         if not Path(path).is_file():
@@ -37,4 +44,4 @@ def benchmark_of(questions: Iterable[Example] | Benchmark, name: str) -> Benchma
     if isinstance(questions, Benchmark):
         return questions
     rule = "test_suite" if any(example.suite for example in examples) else "bird"
-    return Benchmark("plain", rule, examples, order=tuple(example.uid for example in examples))
+    return Benchmark(name="plain", rule=rule, examples=examples, order=tuple(example.uid for example in examples))

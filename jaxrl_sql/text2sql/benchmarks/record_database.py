@@ -1,4 +1,4 @@
-"""The database and the dialect that a record of a user's file names."""
+"""Read the database and the SQL dialect that a record of a user's file names."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.types import DIALECTS, InputError, Record
 
 DATABASE_FIELDS = ("db_id", "database", "db_name", "dbname", "db", "db_path")
-"""Fields that hold a database: its name, its file, or the URL of a server's."""
+"""Fields that may hold a database: its name, its file, or its URL on a server."""
 
 DIALECT_FIELDS = ("dialect", "sql_dialect")
 """Fields that hold the dialect of the SQL."""
 
-_FILES = (".sqlite", ".db", ".sqlite3", ".duckdb")
+_FILE_EXTENSIONS = (".sqlite", ".db", ".sqlite3", ".duckdb")
 _DUCKDB = "duckdb:"
 _SPELLINGS = {"postgres": "postgresql", "mariadb": "mysql", "sqlite3": "sqlite"}
 
 
 class RecordDatabase(NamedTuple):
-    """The name of a record's database, its file, its URL, the dialect, and why these are unusable."""
+    """A record's database: its name, file or URL, the dialect, and an error if these are unusable; "" if unknown."""
 
     name: str = ""
     path: str = ""
@@ -44,7 +44,7 @@ def record_database(record: Record, folder: Path) -> RecordDatabase:
         text = text_field(record, field)
         if is_address(text) or text.startswith(_DUCKDB):
             url = url or text
-        elif field == "db_path" or text.endswith(_FILES):
+        elif field == "db_path" or text.endswith(_FILE_EXTENSIONS):
             path = path or text
         else:
             name = name or text
@@ -54,12 +54,12 @@ def record_database(record: Record, folder: Path) -> RecordDatabase:
         file = folder / url.removeprefix(_DUCKDB)
         return RecordDatabase(name or file.stem, url=f"{_DUCKDB}{file}", dialect=dialect)
     if url:
-        return _on_server(RecordDatabase(name, dialect=dialect), url)
+        return _complete_url(RecordDatabase(name, dialect=dialect), url)
     return RecordDatabase(name or Path(path).stem, str(folder / path) if path else "", dialect=dialect)
 
 
-def _on_server(named: RecordDatabase, url: str) -> RecordDatabase:
-    """Return the database of a URL, which the record's name completes."""
+def _complete_url(named: RecordDatabase, url: str) -> RecordDatabase:
+    """Return the database of a server's URL; if the URL names no database, the record's `db_id` is added to it."""
     try:
         address = parse_address(url)
     except InputError as error:

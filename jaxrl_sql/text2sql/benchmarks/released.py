@@ -1,13 +1,14 @@
-"""Convert training rows that other systems released to the fields of a user's set.
+"""Convert training rows that other text-to-SQL systems published ("released rows") to the fields of a user's set.
 
 - verl and SkyRL: `prompt` is a chat. The gold is `reward_model.ground_truth` or `reward_spec.ground_truth`, either SQL
   or an object with `sql` and `db_id`. `data` or `data_source` is the source of the database (SkyRL-SQL-653, SQL-R1).
 - PaVeRL-SQL: the same, but the gold is a path to a CSV file. SQL, question and database are `goldsql`, `question` and
   `dbname` in `extra_info`.
-- OmniSQL: only `input_seq` and `output_seq`; the database is the one with the tables and columns in the prompt.
+- OmniSQL: only `input_seq`, the prompt, and `output_seq`, the answer with its reasoning. The row names no database; it
+  is the one with the tables and columns of the CREATE TABLE statements in the prompt.
 - Gretel: `sql_prompt`, `sql` and `sql_context`, the script that creates the database.
 
-`messages_of` returns the prompt itself (`data.prompt=given`).
+`messages_of` returns the prompt of a row unchanged, which the setting `data.prompt=given` trains on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ TEXT_FIELDS = {
 }
 """The field names of the question and its evidence in rows and files."""
 
-# The folders of each source's databases in OmniSQL's archive, which the other systems use, too.
+# The folders of each source's databases in OmniSQL's archive, which the other systems use, too. A source is the set
+# that a row's database comes from.
 _ROOTS = {
     "synsql": ("SynSQL-2.5M/databases",),
     "spider": ("spider/database", "spider/test_database"),
@@ -38,8 +40,9 @@ _ROOTS = {
     "ehrsql": ("EHRSQL/database",),
     "sciencebenchmark": ("sciencebenchmark/databases",),
 }
-_MARKED = re.compile(r"\{external_knowledge\}:(?P<evidence>.*?);?\s*\{question\}:(?P<question>.*)", re.DOTALL)
-_ONLY_QUESTION = re.compile(r"\{question\}:(?P<question>.*)", re.DOTALL)
+# SkyRL's prompts mark the evidence and the question; the headings below are OmniSQL's.
+_MARKED_EVIDENCE = re.compile(r"\{external_knowledge\}:(?P<evidence>.*?);?\s*\{question\}:(?P<question>.*)", re.DOTALL)
+_MARKED_QUESTION = re.compile(r"\{question\}:(?P<question>.*)", re.DOTALL)
 # An empty section is followed by a blank line, or by the next heading.
 _SECTION = r"^{}:[ \t]*\n?(?!\s*\n|[A-Z][A-Za-z ]+:[ \t]*$)(.+?)(?=\n[ \t]*\n|^[A-Z][A-Za-z ]+:[ \t]*$|\Z)"
 _QUESTION, _EVIDENCE = (
@@ -47,37 +50,39 @@ _QUESTION, _EVIDENCE = (
 )
 # PaVeRL-SQL's heading, above the question.
 _CONTEXT = re.compile(r"^Context:[ \t]*\n(.+?)\n\s*^Question:", re.DOTALL | re.MULTILINE)
+# A gold that is the path of a file with the result instead of SQL.
 _RESULT_FILE = re.compile(r"\S+\.(csv|tsv|json|parquet|pkl)")
+# A CREATE TABLE statement, a column's line in it, and words that begin other lines.
 _TABLE = re.compile(r"CREATE TABLE\s+(.+?)\s*\(\n(.*?)\n\)", re.DOTALL | re.IGNORECASE)
 _COLUMN = re.compile(r"""^\s*(?:"([^"]+)"|`([^`]+)`|\[([^\]]+)\]|(\w+))\s+\S""")
 # SQL-R1's prompt is one message with the text of a whole chat.
-_WRITTEN_MESSAGE = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
+_MESSAGE_IN_TEXT = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)(?:<\|im_end\|>\n?|\Z)", re.DOTALL)
 _ROLES = ("system", "user", "assistant")
-_NO_COLUMN = ("primary", "foreign", "constraint", "unique", "check")
+_CONSTRAINT_KEYWORDS = ("primary", "foreign", "constraint", "unique", "check")
 
 
 def flatten_record(record: Record) -> Record:
-    """Return a released record with question, evidence, SQL and database as top-level fields; others unchanged."""
+    """Return a released row with question, evidence, SQL and database as top-level fields; other records unchanged."""
     if not record.keys() & {"reward_spec", "reward_model", "input_seq", "sql_context"}:
         return record
     fields: Record = {"id": record.get("id")}
-    searched: dict[str, str] = {}
+    prompt_texts: dict[str, str] = {}
     if "sql_context" in record:
         fields |= {"question": record.get("sql_prompt"), "db_id": f"gretel_{record.get('id', '')}"}
     elif "input_seq" in record:
         question = question_texts(str(record["input_seq"])).get("question", "")
         # External knowledge is in the line before the question, without a heading.
         evidence, _, question = question.rpartition("\n")
-        searched = {"question": question, "evidence": evidence}
-        fields |= _output(str(record.get("output_seq", "")))
+        prompt_texts = {"question": question, "evidence": evidence}
+        fields |= _output_fields(str(record.get("output_seq", "")))
     else:
         fields |= _reward_fields(record)
-        searched = question_texts(_prompt(record.get("prompt")))
-    # Empty evidence means no evidence; an empty question is searched for in the prompt.
+        prompt_texts = question_texts(_prompt(record.get("prompt")))
+    # The texts of the prompt only replace missing fields. An empty evidence field is not missing: it means no evidence.
     items = (*fields.items(), *record.items())
     evidence_names = {name for name, value in items if name in TEXT_FIELDS["evidence"] and value is not None}
     names = {name for name, value in items if not is_blank(value)} | evidence_names
-    fields |= {name: text for name, text in searched.items() if not names & {*TEXT_FIELDS[name]}}
+    fields |= {name: text for name, text in prompt_texts.items() if not names & {*TEXT_FIELDS[name]}}
     present = {name: value for name, value in record.items() if not is_blank(value)}
     return {**{name: value for name, value in fields.items() if value}, **present}
 
@@ -99,7 +104,8 @@ def script_of(record: Record) -> str:
     )
 
 
-def _output(text: str) -> Record:
+def _output_fields(text: str) -> Record:
+    """Return the fields of OmniSQL's answer: its SQL, and the whole answer as `cot`; a bare answer is the SQL."""
     trace = trace_of(text)
     return {"sql": trace.sql, "cot": text} if trace else {"sql": text}
 
@@ -114,16 +120,16 @@ def _reward_fields(record: Record) -> Record:
     if isinstance(extra, dict):
         fields |= {name: value for name, value in extra.items() if isinstance(value, str)}
     for name in ("reward_spec", "reward_model"):
-        truth = record[name].get("ground_truth") if isinstance(record.get(name), dict) else None
-        if isinstance(truth, str) and truth.lstrip().startswith("{"):
+        gold = record[name].get("ground_truth") if isinstance(record.get(name), dict) else None
+        if isinstance(gold, str) and gold.lstrip().startswith("{"):
             with suppress(ValueError):  # invalid JSON is a gold that fails
-                truth = from_json(truth)
-        if isinstance(truth, dict) and isinstance(truth.get("ground_truth"), dict):
-            truth = truth["ground_truth"]
-        if isinstance(truth, dict):
-            fields |= {key: value for key, value in truth.items() if isinstance(value, str)}
-        elif isinstance(truth, str) and not _RESULT_FILE.fullmatch(truth):
-            fields["sql"] = truth
+                gold = from_json(gold)
+        if isinstance(gold, dict) and isinstance(gold.get("ground_truth"), dict):
+            gold = gold["ground_truth"]
+        if isinstance(gold, dict):
+            fields |= {key: value for key, value in gold.items() if isinstance(value, str)}
+        elif isinstance(gold, str) and not _RESULT_FILE.fullmatch(gold):
+            fields["sql"] = gold
     return fields
 
 
@@ -138,10 +144,10 @@ def _prompt(value: Json) -> str:
 
 
 def messages_of(record: Record) -> tuple[tuple[str, str], ...]:
-    """Return the prompt of a released row as (role, text), unchanged; empty for a row without one.
+    """Return the prompt of a released row as (role, text) pairs, unchanged; empty for a row without a prompt.
 
-    It is a user's message, before it the system's, if any, and after it the begun answer, if any. A single message with
-    the text of a chat is split into its messages.
+    The roles are `user`, optionally `system` before it, and optionally `assistant` after it: the begun answer. A single
+    message with the text of a whole chat is split into its messages.
     """
     value = record.get("prompt") or record.get("input_seq")
     is_released = bool(record.keys() & {"reward_spec", "reward_model", "input_seq"})
@@ -150,47 +156,55 @@ def messages_of(record: Record) -> tuple[tuple[str, str], ...]:
     messages = [message for message in value or () if isinstance(message, dict)]
     pairs = [(message.get("role"), message.get("content")) for message in messages]
     texts = tuple((role, text) for role, text in pairs if role in _ROLES and isinstance(text, str))
-    written = [*_WRITTEN_MESSAGE.finditer(texts[0][1])] if len(texts) == 1 else []
-    if written and sum(len(match[0]) for match in written) == len(texts[0][1]):
-        texts = tuple((match[1], match[2]) for match in written)
+    matches_in_text = [*_MESSAGE_IN_TEXT.finditer(texts[0][1])] if len(texts) == 1 else []
+    if matches_in_text and sum(len(match[0]) for match in matches_in_text) == len(texts[0][1]):
+        texts = tuple((match[1], match[2]) for match in matches_in_text)
     roles = [role for role, _ in texts]
     is_prompt = roles == [role for role in _ROLES if role in roles] and "user" in roles
     return texts if is_prompt and len(texts) >= len(pairs) else ()
 
 
 def question_texts(prompt: str) -> dict[str, str]:
-    """Return the question and evidence of a prompt, by the markers of SkyRL's rows or the headings of OmniSQL's."""
-    if marked := _MARKED.search(prompt) or _ONLY_QUESTION.search(prompt):
+    """Return the texts `question` and `evidence` of a prompt, as far as it has them.
+
+    They are located by the markers of SkyRL's prompts or the headings of OmniSQL's and PaVeRL-SQL's.
+    """
+    if marked := _MARKED_EVIDENCE.search(prompt) or _MARKED_QUESTION.search(prompt):
         return {name: text.strip() for name, text in marked.groupdict().items()}
     matches = {"question": _QUESTION.search(prompt), "evidence": _EVIDENCE.search(prompt) or _CONTEXT.search(prompt)}
     return {name: match[1].strip() for name, match in matches.items() if match and match[1].strip() != "None"}
 
 
 def source_of(record: Record, stem: str) -> str:
-    """Return the source of a row's database, from the row or its file name; "" if unknown."""
+    """Return the source of a row's database, such as `bird`, from the row or the stem of its file; "" if unknown."""
     names = [*(str(record.get(name, "")).lower() for name in ("data", "data_source", "source")), stem.lower()]
     return next((name for source_name in names for name in _ROOTS if name in source_name), "")
 
 
 def find_roots(home: Path, source: str = "") -> list[Path]:
-    """Return the folders of a source's databases in OmniSQL's archive, unpacked in or next to a set's folder."""
+    """Return the folders of a source's databases ("": of all sources) in OmniSQL's archive.
+
+    The archive is unpacked in or next to the set's folder `home`.
+    """
     names = _ROOTS.get(source, ()) if source else [name for roots in _ROOTS.values() for name in roots]
     parents = (home, home / "data", home / "db_files" / "data", home.parent)
     return [parent / name for name in names for parent in parents if (parent / name).is_dir()]
 
 
 def read_prompt_tables(prompt: str) -> dict[str, frozenset[str]]:
-    """Return the columns of each table in a prompt's DDL, in lower case."""
+    """Return the columns of each table in a prompt's CREATE TABLE statements, in lower case."""
     tables = {}
     for name, body in _TABLE.findall(prompt):
         columns = (_COLUMN.match(line) for line in body.split("\n"))
         names = (next(group for group in column.groups() if group).lower() for column in columns if column)
-        tables[name.strip().strip('"`[]').lower()] = frozenset(column for column in names if column not in _NO_COLUMN)
+        tables[name.strip().strip('"`[]').lower()] = frozenset(
+            column for column in names if column not in _CONSTRAINT_KEYWORDS
+        )
     return tables
 
 
 class PromptDatabaseFinder:
-    """Find the database of a prompt's DDL in some folders, by tables and columns."""
+    """Find the database of a prompt's CREATE TABLE statements in some folders, by tables and columns."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = roots
@@ -214,6 +228,7 @@ class PromptDatabaseFinder:
         return paths[0] if len({Path(path).stem for path in paths}) == 1 else ""
 
     def _read(self) -> Mapping[str, dict[str, frozenset[str]]]:
+        """Return the columns by table of each database file in the folders."""
         return {str(path): tables for path in _files(self.roots) if (tables := _tables(path)) is not None}
 
 
@@ -223,6 +238,7 @@ def _files(roots: Sequence[Path]) -> Iterator[Path]:
 
 
 def _tables(path: Path) -> dict[str, frozenset[str]] | None:
+    """Return the columns of each table of a database, in lower case; None if it cannot be read."""
     try:
         schema = read_schema(str(path))
     except InputError:

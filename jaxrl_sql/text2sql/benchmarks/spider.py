@@ -2,7 +2,8 @@
 
 `dev.json`, `train_spider.json`, `train_others.json` and `test.json` are lists of objects with `db_id`, `question` and
 `query`. Databases are `database/<db_id>/<db_id>.sqlite`; the test set's are in `test_database/`. The other sets have
-only questions, or also a few databases. They use those of Spider's folder next to theirs.
+only questions, or also a few databases. They use those of Spider's folder next to theirs. The rule `test_suite` is the
+comparison of Spider's scorer: rows equal as multisets, for some order of the columns.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
     LoadedQuestions,
     PublishedQuestion,
+    id_or_default,
     item_of,
     missing_split_error,
     text_field,
-    uid_or,
 )
 from jaxrl_sql.types import Record
 
@@ -43,7 +44,7 @@ _FILES: dict[str, tuple[str, ...]] = {
     "train_spider": ("train_spider.json",),
     "train_others": ("train_others.json",),
 }
-_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
+_CURRENT_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 _GOLDS = {"dev": ("dev_gold.sql",), "test": ("test_gold.sql", "test_gold.txt"), "train": ("train_gold.sql",)}
 
 
@@ -67,7 +68,7 @@ def _first_records(folder: Path) -> list[Record]:
 
 
 def read_spider(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
-    """Read a split of Spider: dev (default), test, train, train_spider or train_others."""
+    """Read a split of Spider: dev (default), test, train (both following files), train_spider or train_others."""
     chosen = split or next((name for name in _FILES if (folder / _FILES[name][0]).is_file()), "")
     available = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
     if chosen not in available:
@@ -85,6 +86,7 @@ def read_spider(folder: Path, split: str, notes: Notes) -> LoadedQuestions:
 
 
 def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record], list[str]]:
+    """Return the records of some question files, and the names of those that exist; the others get a note."""
     records: list[Record] = []
     names = [name for name in files if (folder / name).is_file()]
     for name in files:
@@ -96,7 +98,11 @@ def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record
 
 
 def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes) -> list[str]:
-    """Return the SQL of each question; from the list of golds if the questions have no SQL and the databases match."""
+    """Return the SQL of each question.
+
+    If the questions have no SQL, it is from the published list of golds, provided that the databases of both match in
+    order. Otherwise the list is only compared with the questions' SQL, with a note on differences.
+    """
     golds = [text_field(record, "query", "SQL", "sql") for record in records]
     path = next((folder / name for name in _GOLDS.get(split, ()) if (folder / name).is_file()), None)
     if path is None:
@@ -114,8 +120,9 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
     return [sql for sql, _ in lines]
 
 
-def _item(record: Record, by_position: str, path: Path, sql: str) -> PublishedQuestion:
-    uid = uid_or(record, by_position, path, "id", "question_id", "uid")
+def _item(record: Record, default_id: str, path: Path, sql: str) -> PublishedQuestion:
+    """Return the question of a record; `default_id` is its id if the record has none, and `sql` its gold."""
+    uid = id_or_default(record, default_id, path, "id", "question_id", "uid")
     return item_of(record, uid, fix_operators(sql), question=("SpiderSynQuestion", "question"))
 
 
@@ -125,9 +132,10 @@ def is_archer(folder: Path) -> bool:
 
 
 class _SpiderVariant(NamedTuple):
-    """A set on Spider's databases: its files by split, the default first, and the fields of its records.
+    """A set on Spider's databases, and how to read it.
 
-    `difficulty` returns a record's difficulty; `evidence` is the name of the evidence field.
+    `files` has the question file of each split, the default first. `difficulty` returns a record's difficulty, and
+    `evidence` is the name of the evidence field.
     """
 
     name: str
@@ -159,14 +167,15 @@ def _knowledge_type(record: Record) -> str:
 
 def _reasoning_types(record: Record) -> str:
     """Return the reasoning types of an Archer question: arithmetic (`+ - * /`), commonsense (C), hypothetical (H)."""
-    return " ".join(sorted(text_field(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
+    types = text_field(record, "reasoning_type").split()
+    return " ".join(sorted(types, key=lambda reasoning_type: ("+-*/CH".find(reasoning_type), reasoning_type)))
 
 
 def _assign_spider_databases(folder: Path, items: list[PublishedQuestion], file: str, notes: Notes) -> LoadedQuestions:
     """Return questions on Spider's databases, with each database from the first folder that has it.
 
-    The set's own folder comes first (Spider-DK changed three databases, under other names), then Spider's folder next
-    to it. All other folders there follow; they may have some of the databases or those of another set.
+    The set's own folder is first (Spider-DK publishes changed copies of three databases, with new names). Spider's
+    folder, if it is next to the set's folder, is second. The folders of databases in other sibling folders follow.
     """
     own_folders = [folder / name for name in _DATABASES]
     siblings = (*sibling_folders(folder, _DATABASES), *sibling_folders(folder.parent, _DATABASES))
@@ -186,48 +195,54 @@ def prepare_spider(sql: str) -> str:
     """Return SQL with the preprocessing of Spider's scorer: its first statement, fixed operators and a fixed year.
 
     `> =`, `< =` and `! =` are replaced everywhere, even in strings, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`).
-    The scorer keeps the first of several statements when it removes DISTINCT, its default.
+    The scorer runs only the first of several statements, because it removes DISTINCT by default, and that step returns
+    the first statement.
     """
     parts = statements(sql)
-    return _YEAR.sub("2020", fix_operators(parts[0] if len(parts) > 1 else sql))
+    return _CURRENT_YEAR.sub("2020", fix_operators(parts[0] if len(parts) > 1 else sql))
 
 
 _TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"
 SPIDER = Format(
-    "spider", "test_suite", "spider", f"dev.json, train_spider.json or test.json, {_TABLES}", is_spider, read_spider
+    name="spider",
+    rule="test_suite",
+    submission="spider",
+    description=f"dev.json, train_spider.json or test.json, {_TABLES}",
+    matches=is_spider,
+    read=read_spider,
 )
 _DK, _REALISTIC = "Spider-DK.json", "spider-realistic.json"
 SPIDER_DK = Format(
-    "spider_dk",
-    "test_suite",
-    "spider",
-    f"{_DK}, next to Spider's folder",
-    lambda folder: (folder / _DK).is_file(),
-    _SpiderVariant("spider_dk", {"dev": _DK}, _knowledge_type).read,
+    name="spider_dk",
+    rule="test_suite",
+    submission="spider",
+    description=f"{_DK}, next to Spider's folder",
+    matches=lambda folder: (folder / _DK).is_file(),
+    read=_SpiderVariant("spider_dk", {"dev": _DK}, _knowledge_type).read,
 )
 SPIDER_SYN = Format(
-    "spider_syn",
-    "test_suite",
-    "spider",
-    "dev.json with SpiderSynQuestion, next to Spider's folder",
-    is_syn,
-    _SpiderVariant("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
+    name="spider_syn",
+    rule="test_suite",
+    submission="spider",
+    description="dev.json with SpiderSynQuestion, next to Spider's folder",
+    matches=is_syn,
+    read=_SpiderVariant("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
 )
 SPIDER_REALISTIC = Format(
-    "spider_realistic",
-    "test_suite",
-    "spider",
-    f"{_REALISTIC}, next to Spider's folder",
-    lambda folder: (folder / _REALISTIC).is_file(),
-    _SpiderVariant("spider_realistic", {"dev": _REALISTIC}).read,
+    name="spider_realistic",
+    rule="test_suite",
+    submission="spider",
+    description=f"{_REALISTIC}, next to Spider's folder",
+    matches=lambda folder: (folder / _REALISTIC).is_file(),
+    read=_SpiderVariant("spider_realistic", {"dev": _REALISTIC}).read,
 )
 ARCHER = Format(
-    "archer",
-    "test_suite",
-    "spider",
-    "dev.json or train.json with commonsense_knowledge; database/ in it or next to it",
-    is_archer,
-    _SpiderVariant(
+    name="archer",
+    rule="test_suite",
+    submission="spider",
+    description="dev.json or train.json with commonsense_knowledge; database/ in it or next to it",
+    matches=is_archer,
+    read=_SpiderVariant(
         "archer", {"dev": "dev.json", "train": "train.json"}, _reasoning_types, "commonsense_knowledge"
     ).read,
 )

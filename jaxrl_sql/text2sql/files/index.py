@@ -1,8 +1,8 @@
 """An index of the records in a huge file of JSON lines or one JSON list, which is scanned once and never fully parsed.
 
-The offsets are saved in a NumPy file next to the data, or in the cache folder if that is not writable, and later opened
-as a memory map. The name of the index file contains the data's identity: size, time, and a hash of its head and tail.
-Changed data is scanned again.
+The offsets are saved in a NumPy file next to the data, or in the cache folder if the data's folder is not writable, and
+later opened as a memory map. The name of the index file contains the time of the data and its identity, a hash of its
+size, first and last 64 KiB. Changed data is scanned again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import numpy as np
 
 from jaxrl_sql.runtime.atomic import atomic_write
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.text2sql.files.jsonl import as_windows, from_json
+from jaxrl_sql.text2sql.files.jsonl import decode_windows_1252, from_json
 from jaxrl_sql.types import InputError, Record
 
+# The bytes that are scanned at a time, and those at each end of a file that identify it.
 _CHUNK = 4 << 20
-_EDGE = 64 << 10
+_EDGE_BYTES = 64 << 10
+# The format of index files; it must change with their content.
 _VERSION = 1
 _BOM = b"\xef\xbb\xbf"
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = b'"\\{}'
@@ -54,7 +56,7 @@ class LineIndex:
     def __getitem__(self, number: int) -> Record:
         raw = self.raw(number)
         try:
-            record = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
+            record = from_json(decode_windows_1252(raw.decode("utf-8", errors="surrogateescape")))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{self.path}: record {number}: not JSON ({error})") from error
         if not isinstance(record, dict):
@@ -78,8 +80,8 @@ class LineIndex:
 def open_index(path: str | Path) -> LineIndex:
     """Open a file's index, or create it if the current content has no index.
 
-    It is saved next to the file, or in the cache folder if that is not writable; otherwise it is recreated each time.
-    Raises InputError for an unreadable file, and for a truncated JSON list.
+    The index is saved next to the file, or in the cache folder if the file's folder is not writable. If neither is, it
+    is created again each time. Raises InputError for an unreadable file, and for a truncated JSON list.
     """
     path = Path(path).resolve()
     try:
@@ -89,8 +91,8 @@ def open_index(path: str | Path) -> LineIndex:
         raise InputError(f"{path}: {error.strerror or error}") from error
     prefixes = [path.parent / f".{path.name}."]
     if (folder := cache_folder()) is not None:
-        other = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
-        prefixes.append(folder / f"{path.name}.{other}.")
+        path_hash = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
+        prefixes.append(folder / f"{path.name}.{path_hash}.")
     for prefix in prefixes:
         index_path = prefix.with_name(f"{prefix.name}{version}.npy")
         if index_path.is_file():
@@ -104,17 +106,21 @@ def open_index(path: str | Path) -> LineIndex:
 
 
 def _identity(path: Path) -> str:
+    """Return a hash of a file's size, head and tail."""
     stat = path.stat()
     digest = hashlib.blake2b(f"{_VERSION} {stat.st_size}".encode(), digest_size=8)
     with path.open("rb") as file:
-        digest.update(file.read(_EDGE))
-        file.seek(max(0, stat.st_size - _EDGE))
-        digest.update(file.read(_EDGE))
+        digest.update(file.read(_EDGE_BYTES))
+        file.seek(max(0, stat.st_size - _EDGE_BYTES))
+        digest.update(file.read(_EDGE_BYTES))
     return digest.hexdigest()
 
 
 def _save_index(prefix: Path, version: str, ranges: np.ndarray) -> Path:
-    """Write an index atomically, and remove those of earlier versions of the file."""
+    """Write an index atomically, and remove those of earlier versions of the file; return its path.
+
+    The name is `prefix`, then `version`, which identifies the content of the file.
+    """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index_path = prefix.with_name(f"{prefix.name}{version}.npy")
     with atomic_write(index_path) as file:
@@ -132,7 +138,7 @@ def scan(path: Path) -> np.ndarray:
     A file whose first character is `[` is one list of objects; any other has a record per line.
     """
     with path.open("rb") as file:
-        head = file.read(_EDGE)
+        head = file.read(_EDGE_BYTES)
         start = len(_BOM) if head.startswith(_BOM) else 0
         is_list = head[start:].lstrip()[:1] == b"["
         file.seek(start)
@@ -164,40 +170,43 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     Unescaped quotes open and close strings; a brace outside of strings opens or closes an object.
     """
     begins, ends = [], []
-    offset, carry, in_text, depth = start, b"", 0, 0
+    offset, carry, is_in_string, depth = start, b"", 0, 0
     while chunk := file.read(_CHUNK):
         chunk = carry + chunk
-        # Backslashes at the end belong to the next chunk.
+        # Backslashes at the end are left to the next chunk, because the character that they escape is there.
         carry = chunk[len(chunk.rstrip(b"\\")) :]
         data = np.frombuffer(chunk, np.uint8, len(chunk) - len(carry))
-        at = np.flatnonzero(_STRUCTURAL[data])
-        characters = data[at]
-        quotes = (characters == _QUOTE) & ~_find_escaped(at, characters)
-        texts = np.cumsum(quotes) + in_text
-        braces = ((characters == _OPEN) | (characters == _CLOSE)) & (texts % 2 == 0)
-        step = np.where(characters[braces] == _OPEN, 1, -1)
-        after = np.cumsum(step) + depth
-        offsets = at[braces] + offset
-        begins.append(offsets[(step == 1) & (after == 1)])
-        ends.append(offsets[(step == -1) & (after == 0)] + 1)
-        in_text = int(texts[-1]) % 2 if len(texts) else in_text
-        depth = int(after[-1]) if len(after) else depth
+        positions = np.flatnonzero(_STRUCTURAL[data])
+        characters = data[positions]
+        quotes = (characters == _QUOTE) & ~_find_escaped(positions, characters)
+        quotes_before = np.cumsum(quotes) + is_in_string  # odd inside of strings
+        braces = ((characters == _OPEN) | (characters == _CLOSE)) & (quotes_before % 2 == 0)
+        depth_change = np.where(characters[braces] == _OPEN, 1, -1)
+        depth_after = np.cumsum(depth_change) + depth
+        offsets = positions[braces] + offset
+        begins.append(offsets[(depth_change == 1) & (depth_after == 1)])
+        ends.append(offsets[(depth_change == -1) & (depth_after == 0)] + 1)
+        is_in_string = int(quotes_before[-1]) % 2 if len(quotes_before) else is_in_string
+        depth = int(depth_after[-1]) if len(depth_after) else depth
         offset += len(data)
     begin = np.concatenate([*begins, np.zeros(0, np.int64)]).astype(np.uint64)
     end = np.concatenate([*ends, np.zeros(0, np.int64)]).astype(np.uint64)
-    if len(begin) != len(end) or in_text or depth:
+    if len(begin) != len(end) or is_in_string or depth:
         raise InputError(f"{path}: the list is truncated after {len(end)} records")
     return begin, end - begin
 
 
-def _find_escaped(at: np.ndarray, characters: np.ndarray) -> np.ndarray:
-    """Return which characters are escaped: those after an odd number of backslashes."""
-    slash = characters == _BACKSLASH
-    follows = np.zeros(len(at), dtype=bool)
-    follows[1:] = slash[:-1] & (at[1:] == at[:-1] + 1)
-    first = np.where(slash & ~follows, at, 0)
-    in_run = at - np.maximum.accumulate(first) if len(at) else at
-    escapes = slash & (in_run % 2 == 0)
-    is_escaped = np.zeros(len(at), dtype=bool)
+def _find_escaped(positions: np.ndarray, characters: np.ndarray) -> np.ndarray:
+    """Return which characters are escaped: those that directly follow an odd number of backslashes.
+
+    `characters` are the structural characters of a text (quotes, backslashes and braces), at `positions`.
+    """
+    is_backslash = characters == _BACKSLASH
+    follows = np.zeros(len(positions), dtype=bool)
+    follows[1:] = is_backslash[:-1] & (positions[1:] == positions[:-1] + 1)
+    run_start = np.where(is_backslash & ~follows, positions, 0)
+    index_in_run = positions - np.maximum.accumulate(run_start) if len(positions) else positions
+    escapes = is_backslash & (index_in_run % 2 == 0)
+    is_escaped = np.zeros(len(positions), dtype=bool)
     is_escaped[1:] = follows[1:] & escapes[:-1]
     return is_escaped

@@ -10,30 +10,35 @@ from pathlib import Path
 from jaxrl_sql.text2sql.env.files import uid_of
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
-# The characters of `surrogateescape` for bytes that are not UTF-8.
-ODD = re.compile("[\udc80-\udcff]")
+# The characters by which Python's error handler `surrogateescape` represents bytes that are not UTF-8.
+UNDECODED_BYTE = re.compile("[\udc80-\udcff]")
 # Windows-1252 leaves five bytes undefined; they are decoded as Latin-1.
-_WINDOWS = {chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\ufffd", chr(n)) for n in range(128, 256)}
+_WINDOWS_1252 = {
+    chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\ufffd", chr(n)) for n in range(128, 256)
+}
 
 # A surrogate in JSON's escaped spelling; some writers spell an emoji as two of them.
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def as_windows(text: str) -> str:
-    """Return a text with bytes that are not UTF-8, kept by `surrogateescape`, decoded as Windows-1252."""
-    return ODD.sub(lambda match: _WINDOWS[match.group()], text)
+def decode_windows_1252(text: str) -> str:
+    """Decode the bytes of a text that are not UTF-8, which `surrogateescape` represents, as Windows-1252."""
+    return UNDECODED_BYTE.sub(lambda match: _WINDOWS_1252[match.group()], text)
 
 
 def from_json(line: str) -> Json:
     """Return the value of a JSON text; a lone surrogate, which UTF-8 cannot encode, becomes `?`."""
     value = json.loads(line)
-    if _HALF.search(line):
+    if _ESCAPED_SURROGATE.search(line):
         return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     return value
 
 
 def load_json(line: str, path: Path, number: int = 0) -> Json:
-    """Return the value of a line of a file, or of the whole file; raises InputError (`file:line: not JSON`)."""
+    """Return the value of a JSON text, `line`, of a file; raises InputError (`file:line: not JSON`).
+
+    `number` is its line number; 0 means that the text is the whole file.
+    """
     try:
         return from_json(line)
     except (ValueError, RecursionError) as error:  # a number with thousands of digits is a ValueError
@@ -68,11 +73,14 @@ def read_ids(path: str | Path) -> frozenset[str]:
     if lines and lines[0][1].lstrip().startswith("["):
         entries = list(enumerate(load_json("\n".join(line for _, line in lines), path), start=1))
     else:
-        entries = [(n, load_json(x, path, n) if x.lstrip().startswith("{") else x.strip()) for n, x in lines]
+        entries = [
+            (number, load_json(line, path, number) if line.lstrip().startswith("{") else line.strip())
+            for number, line in lines
+        ]
     ids = set()
     for number, entry in entries:
-        named = entry if isinstance(entry, dict) else {"id": entry}
-        if not (uid := uid_of(named, f"{path}:{number}")):
+        record = entry if isinstance(entry, dict) else {"id": entry}
+        if not (uid := uid_of(record, f"{path}:{number}")):
             raise InputError(f"{path}:{number}: no id")
         ids.add(uid)
     if not ids:
@@ -88,6 +96,7 @@ def text(value: object) -> str:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
+    """Return (number from 1, text) of each line that is not blank; raises InputError if a line is not UTF-8."""
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A teacher's answers for supervised learning: JSON lines of id, reasoning and SQL, from `jaxrl-sql distill`."""
+"""Traces: a teacher's answers for supervised learning, as JSON lines of id, reasoning and SQL (`jaxrl-sql distill`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_sql.types import TRUNCATED_REASONS, Example, InputError
 
 
 class Trace(NamedTuple):
-    """A thought and the resulting SQL in SQLite's dialect."""
+    """A teacher's reasoning and the resulting SQL in SQLite's dialect."""
 
     reasoning: str
     sql: str
@@ -38,9 +38,10 @@ _FENCE = re.compile(r"```(?:sql|sqlite)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORE
 
 
 def trace_of(text: str) -> Trace | None:
-    """Parse an answer: a thought in think or reasoning tags, and SQL in answer or solution tags, fenced or bare.
+    """Parse an answer: its reasoning in `think` or `reasoning` tags, and its SQL in `answer` or `solution` tags.
 
-    Without tags, the thought is the text before the last fenced block. None without SQL.
+    The SQL may be in a fenced block (```sql). Of several blocks, the last one counts. In an answer without tags, the
+    reasoning is the text before that block. Returns None if there is no SQL.
     """
     thought, answer = _THOUGHT.search(text), _ANSWER.search(text)
     rest = answer[2] if answer else text[thought.end() :] if thought else text
@@ -56,7 +57,11 @@ def trace_of(text: str) -> Trace | None:
 
 
 def with_traces(examples: Sequence[Example], traces: Mapping[str, Sequence[Trace]]) -> list[Example]:
-    """Replace the targets of examples by traces; the n-th trace of a question adds an example `<id>#n`."""
+    """Replace the targets of examples by traces, which map ids to the question's traces.
+
+    The example has the first trace. Each further trace adds an example with the id `<id>#2`, `<id>#3` and so on. An
+    example without traces stays unchanged.
+    """
     expanded = []
     for example in examples:
         traces_of_example = traces.get(example.uid)

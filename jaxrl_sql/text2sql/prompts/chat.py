@@ -1,7 +1,8 @@
 """Render conversations with the tokenizer's chat template, with a prefilled answer and a thinking switch.
 
-Some templates include the current date (`strftime_now`), so the text depends on the day; `date` fixes it. A template's
-own default, such as Llama 3.1's `date_string`, stays.
+A thought is the reasoning in tags, such as `<think>`, before an answer. The prefill is a beginning of the answer that
+is part of the prompt. Some templates include the current date (by the function `strftime_now`), so the text depends on
+the day; `date` fixes it. A date that a template sets itself, such as Llama 3.1's `date_string`, stays.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from jaxrl_sql.text2sql.env.tags import OPENED, OPENING_THOUGHT
 from jaxrl_sql.types import InputError, Record, Tokenizer
 
 Message = Mapping[str, str]
+"""A chat message with `role` and `content`."""
 
 THINKING: Mapping[str, bool | None] = {"template": None, "think": True, "no_think": False}
-"""The values of the thinking switch, and the template's `enable_thinking`: unset, True or False."""
+"""The template's argument `enable_thinking` (None: not passed) for each value of the setting for thinking."""
 
 
 _CLOCK = "strftime_now"
@@ -33,6 +35,7 @@ _FIXED_CLOCK = """\
 {{ at.code }}
 {%- endmacro %}
 """
+# The flags between % and the letter of a `strftime` code.
 _FLAGS = ("", "-", "_", "0", "^", "#")
 
 
@@ -45,8 +48,9 @@ def render_chat(
 ) -> str:
     """Return the text of a conversation by the tokenizer's chat template.
 
-    `prefill` opens the assistant's turn and prefills it ("": only opens it); None renders the messages only. If the
-    template opens a thought at the end, the prefill does not open it again. `thinking` sets the template's thinking
+    With a `prefill`, the text ends with the beginning of the assistant's turn and then the prefill, which may be "".
+    With None, it ends after the last message. If the template opens a thought at the end, the prefill does not open it
+    again. `thinking` sets the template's thinking
     switch; None keeps its default. `date` (2026-11-29) is the date of `strftime_now`, at midnight; "" uses the clock.
     Raises InputError for a tokenizer without a template, for a template without a requested switch, and for messages
     that a template refuses.
@@ -80,7 +84,7 @@ def render_chat(
 
 
 def _prefill_after(text: str, prefill: str) -> str:
-    """Return the prefill of an answer, without its opening tag of a thought if the template's text ends with one."""
+    """Return the prefill of an answer; if the prompt's text ends with an opened thought, without its opening tag."""
     opening = OPENING_THOUGHT.search(prefill) if OPENED.search(text) else None
     if opening is None:
         return prefill
@@ -89,13 +93,19 @@ def _prefill_after(text: str, prefill: str) -> str:
 
 
 def full_prefill(text: str, prefill: str) -> str:
-    """Return the prefill of an answer, preceded by the tag of a thought that the prompt's text opens."""
+    """Return the prefill of an answer, preceded by the tag if the prompt's text ends with an opened thought.
+
+    A complete answer in a conversation, such as that of a few-shot example, begins with both.
+    """
     opening = OPENED.search(text)
     return opening[0] + _prefill_after(opening[0], prefill) if opening else prefill
 
 
 def turn_end(tokenizer: Tokenizer) -> int | None:
-    """Return the control token that ends an assistant's turn in the chat template; None without one."""
+    """Return the id of the control token that ends an assistant's turn in the chat template; None without one.
+
+    It is the first control token after the answer in a rendered example.
+    """
     answer = "SELECT 1"
     try:
         text = render_chat(tokenizer, [*chat_messages("", "Question?"), {"role": "assistant", "content": answer}])
@@ -121,4 +131,5 @@ def _date_codes(date: str) -> dict[str, str]:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message, for output."""
     return strip_marks(str(error).strip() or type(error).__name__).splitlines()[0]

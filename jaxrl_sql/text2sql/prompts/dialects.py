@@ -1,4 +1,8 @@
-"""Questions in dialects other than SQLite's: their selection, their servers, and their target answers."""
+"""Questions in dialects other than SQLite's: their selection, their servers, and their target answers.
+
+A question in another dialect either runs on that engine, on a copy of the database with a gold in its dialect
+(`engine_url` is set), or its answer is translated to SQLite and runs there.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,9 @@ from jaxrl_sql.types import DIALECTS, NEEDS_SERVER, Example, InputError, Respons
 
 
 class DialectAssigner:
-    """Assign other dialects to examples by `shares`, deterministically by their ids.
+    """Assign other dialects to examples, deterministically by their ids.
 
+    `shares[dialect]` is the share of examples, from 0 to 1; the remaining ones stay in SQLite's dialect.
     `copies[dialect]` has the questions on an engine's copies of the databases, from `jaxrl-sql data copy`; an example
     is replaced by the one with its id. An example without a copy, because its gold differs on that engine, stays
     unchanged. A dialect without copies (MySQL) is translated for execution. It works on single examples, so that a set
@@ -40,19 +45,21 @@ class DialectAssigner:
         return dataclasses.replace(engine_example, reasoning=example.reasoning, options=example.options)
 
     def _dialect(self, uid: str) -> str:
-        position = _position(uid)
+        """Return the dialect whose part of [0, 1), as large as its share, contains the number of an id."""
+        number = _uniform_number(uid)
         for dialect, share in self.shares:
-            if position < share:
+            if number < share:
                 return dialect
-            position -= share
+            number -= share
         return "sqlite"
 
 
 def with_server_urls(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Example, ...]:
-    """Return examples with the URLs of their databases; an example that needs a server gets that of its dialect.
+    """Return examples with the URL of their dialect's server in place of the placeholder `NEEDS_SERVER`.
 
-    `servers[dialect]` is a URL. A URL with a database has all databases of the set in it, as in BIRD's mini-dev;
-    otherwise each database has its own name there. Raises InputError if a dialect has no server.
+    `servers[dialect]` is the URL. If it names a database, the tables of all databases of the set are in that one, as in
+    BIRD's mini-dev. Otherwise the server has a database with the name `db_id`. Raises InputError if a dialect has no
+    server.
     """
 
     def with_url(example: Example) -> Example:
@@ -61,8 +68,10 @@ def with_server_urls(examples: Sequence[Example], servers: Mapping[str, str]) ->
         url = servers[example.dialect]
         key = f"executor.databases.{example.dialect}"
         if not is_address(url):
-            strange = f", not {url}" if url else ""
-            raise InputError(f"{example.uid} runs on {DIALECTS[example.dialect]}: {key} is its server's URL{strange}")
+            wrong_value = f", not {url}" if url else ""
+            raise InputError(
+                f"{example.uid} runs on {DIALECTS[example.dialect]}: {key} is its server's URL{wrong_value}"
+            )
         address = parse_address(url)
         return dataclasses.replace(example, engine_url=address.url(address.database or example.db_id))
 
@@ -85,7 +94,7 @@ def check_translation_support(examples: Iterable[Example], sqlite_version: str) 
 
 
 def target_sql(example: Example) -> str:
-    """Return the target SQL in the example's dialect; unchanged if it has no translation."""
+    """Return the SQL of the supervised target in the example's dialect; unchanged if it has no translation."""
     sql = example.target_sql
     if example.dialect == "sqlite" or example.engine_url:
         return sql
@@ -94,7 +103,10 @@ def target_sql(example: Example) -> str:
 
 
 def escape_answer(response: Response, example: Example, control: ControlTokens) -> Response:
-    """Return an example's target answer with the control tokens in thought, SQL and observations escaped."""
+    """Return an example's target answer with escaped control tokens in its thought, SQL and observations.
+
+    An escaped control token, such as `<|im_end|>` in data, is tokenized as ordinary text. The tags of answers stay.
+    """
     if isinstance(response, str):
         return _escape_text(response, example, control)
     return [
@@ -104,6 +116,7 @@ def escape_answer(response: Response, example: Example, control: ControlTokens) 
 
 
 def _escape_text(text: str, example: Example, control: ControlTokens) -> str:
+    """Escape the control tokens of an answer, except for the answer tags that the recipe's format adds."""
     sources = (example.reasoning, example.target_sql, example.question, example.evidence)
     if all(control.escape(source) == source for source in sources):
         return text
@@ -112,6 +125,6 @@ def _escape_text(text: str, example: Example, control: ControlTokens) -> str:
     return control.escape(text, exclude=TAGS)  # in case a recipe changes the content
 
 
-def _position(uid: str) -> float:
+def _uniform_number(uid: str) -> float:
     """Return a pseudorandom number in [0, 1) from the id."""
     return zlib.crc32(uid.encode()) / 2**32

@@ -1,12 +1,16 @@
 """Prompts: a schema part, which all questions on a database share, and a question part.
 
 Both parts are tokenized separately and their ids concatenated; the concatenated text is never encoded again. Questions
-on one database thus share exactly the same prefix ids, and computations on them can be shared. The style (`styles`)
-defines the parts and their wrapping by a tokenizer's chat template.
+on one database thus share exactly the same prefix ids, and the policy computes the prefix only once for all of them.
+The style (`styles`) defines the parts and their wrapping by a tokenizer's chat template.
 
-Four options make the schema part specific to a question: values that the question names, if they are among a column's
-examples; few-shot examples, which precede the schema; schema linking, if a schema exceeds its budget; and pruning, for
-prompts that would not fit.
+Four options make the schema part specific to a question, so that it is not shared. Values that the question names may
+be among a column's examples. Few-shot examples precede the schema. Schema linking (`schema.link`) selects tables and
+columns if a schema exceeds its budget of tokens. Pruning (`schema.prune`) removes columns, in training only, if a
+prompt would exceed its maximum length.
+
+Control tokens, such as `<|im_end|>`, in questions and schemas are escaped: a mark in their name has the effect that
+they are tokenized as ordinary text (`runtime.control_tokens`). `strip_marks` removes the marks from texts for output.
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
 
 
 class Escape(Protocol):
-    """Makes an external text safe, except for the names in `exclude` (`ControlTokens.escape`)."""
+    """Escapes the control tokens in an external text, except for those in `exclude` (`ControlTokens.escape`)."""
 
     def __call__(self, text: str, exclude: frozenset[str] = ..., /) -> str:
-        """Return the safe text."""
+        """Return the escaped text."""
         ...
 
 
@@ -46,11 +50,11 @@ def _unchanged(text: str, _exclude: frozenset[str] = frozenset(), /) -> str:
 class PromptSet(NamedTuple):
     """Examples whose prompt fits, their prompts in the same order, and (uid, reason) of skipped ones.
 
-    `pruned` has the uids whose schema was pruned to fit, `errors` has lines about unreadable descriptions.
+    `pruned` has the uids whose schema was pruned to fit, and `errors` lines about unreadable column descriptions.
 
-    The prompts of a huge set are created on access (`text2sql.question_sets.stream`): `streamed` then has its identity
-    and the maximum number of tokens per prompt. `measured` has the median and maximum length of all prompts, including
-    the skipped ones; None if they are not known.
+    The prompts of a huge set are created on access (`text2sql.question_sets.stream`). `streamed` then has an identifier
+    of the set's content and the maximum number of tokens per prompt; otherwise it is None. `measured` has the median
+    and maximum number of tokens of all prompts, including the skipped ones; None if they are not known.
     """
 
     examples: Sequence[Example]
@@ -74,14 +78,17 @@ class PromptSet(NamedTuple):
 
 
 class Pruning(NamedTuple):
-    """Prune the schema of prompts with more than `tokens` tokens, randomly by `seed`; only for training."""
+    """Prune the schema of prompts with more than `tokens` tokens; only for training.
+
+    `seed` selects the random columns that stay.
+    """
 
     tokens: int
     seed: int
 
 
 class EncodedPrompt(NamedTuple):
-    """The two parts of a prompt as texts and ids, and whether its schema was pruned."""
+    """The schema part and the question part of a prompt as texts and token ids, and whether its schema was pruned."""
 
     texts: tuple[str, str]
     schema_ids: tuple[int, ...]
@@ -112,7 +119,8 @@ class Encoder:
         self.tokenizer = tokenizer
         self.pruning = pruning
         self.control = ControlTokens(tokenizer)
-        self._escape = lru_cache(maxsize=4 * schemas)(self.control.escape)  # a question has four texts
+        # Four texts are escaped per prompt: schema, question, evidence and difficulty.
+        self._escape = lru_cache(maxsize=4 * schemas)(self.control.escape)
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> EncodedPrompt:
@@ -128,6 +136,7 @@ class Encoder:
     def _prune(
         self, example: Example, schema: Schema, shown: Sequence[Shown], pruning: Pruning
     ) -> EncodedPrompt | None:
+        """Return the prompt with a pruned schema; None if the golds cannot be parsed or their columns do not fit."""
         queries = (example.gold_sql, *example.other_golds, example.demonstration)
         used = find_columns_of_all([sql for sql in queries if sql], schema)
         if used is None:
@@ -144,21 +153,27 @@ class Encoder:
     def _encode(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
     ) -> EncodedPrompt:
+        """Return the prompt with a schema; `schema_ids` tokenizes the schema part, with a cache or without."""
         parts = message_texts(example, self.style, schema, self._escape)
-        first, second = self.style.wrap(self.tokenizer, parts, shown)
-        return EncodedPrompt((strip_marks(first), strip_marks(second)), schema_ids(first), self._ids(second))
+        schema_text, question_text = self.style.wrap(self.tokenizer, parts, shown)
+        return EncodedPrompt(
+            (strip_marks(schema_text), strip_marks(question_text)), schema_ids(schema_text), self._ids(question_text)
+        )
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.control.encode(text))
 
 
 def _render_shot(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
-    """Return a few-shot example; raw SQL gets a final semicolon, at which generation can stop."""
+    """Return the user's message and the answer of a few-shot example.
+
+    An answer of raw SQL gets a final semicolon, at which generation can stop.
+    """
     schema = select_schema(example, style, control.tokenizer)
     parts = message_texts(example, style, schema, control.escape)
     answer = response_text(escape_answer(style.answer(example), example, control))
-    taught = f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
-    return parts.schema + parts.question, taught
+    answer_text = f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
+    return parts.schema + parts.question, answer_text
 
 
 # The assumed number of characters per schema token without a tokenizer; Qwen's tokens have 3.9 to 4.1.
@@ -166,9 +181,10 @@ _TOKEN_CHARACTERS = 3
 
 
 def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | None = None) -> Schema:
-    """Return the schema in an example's prompt, with the values that its question names if the style has them.
+    """Return the schema in an example's prompt, reduced to the style's `schema_budget` of tokens.
 
-    Without a `tokenizer`, as for endpoints, a token of `schema_budget` counts as three characters.
+    If the style retrieves values, `matched` has those that the question names. Without a `tokenizer`, as for endpoints,
+    a token counts as three characters.
     """
     schema = read_schema(example.db_path, example.hide)
     if style.retrieve:
@@ -176,8 +192,9 @@ def select_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | N
     if not style.schema_budget:
         return schema
 
-    def fits(pruned_schema: Schema) -> bool:
-        text = style.show(example, replace(pruned_schema, matched=()) if style.in_question else pruned_schema)
+    def fits(part: Schema) -> bool:
+        # With `in_question` the values are not part of the schema's text.
+        text = style.show(example, replace(part, matched=()) if style.in_question else part)
         if tokenizer is None:
             return len(text) <= _TOKEN_CHARACTERS * style.schema_budget
         return len(tokenizer.encode(text, add_special_tokens=False)) <= style.schema_budget
@@ -190,7 +207,8 @@ def message_texts(
 ) -> Parts:
     """Return the texts of a prompt, without the style's wrapping.
 
-    `escape` is applied to external text. In the prompt of a released row, the tags of answers stay tokens.
+    `escape` is applied to external text. In the prompt that a row of the data brings with it (`data.prompt=given`), the
+    tags of answers, such as `<think>`, are not escaped.
     """
     if style.name == GIVEN:
         messages = tuple((role, escape(text, TAGS)) for role, text in example.messages)
@@ -208,13 +226,16 @@ def message_texts(
 
 
 def _format_match(table: str, column: str, value: str) -> str:
+    """Return a value that the question names, such as `country.name = 'France'`."""
     return f"{quote_name(table)}.{quote_name(column)} = {quote_text(' '.join(value.split()))}"
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, with the style's wrapping."""
-    first, second = style.wrap(tokenizer, message_texts(example, style, select_schema(example, style, tokenizer)), ())
-    return strip_marks(first), strip_marks(second)
+    schema_text, question_text = style.wrap(
+        tokenizer, message_texts(example, style, select_schema(example, style, tokenizer)), ()
+    )
+    return strip_marks(schema_text), strip_marks(question_text)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:

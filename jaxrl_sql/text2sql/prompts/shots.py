@@ -1,4 +1,4 @@
-"""Few-shot examples: the training questions on other databases that are most similar to a question.
+"""Few-shot examples ("shots"): the training questions on other databases that are most similar to a question.
 
 Similarity is BM25 over character trigrams of the questions (`schema.retrieve`). Ties are resolved by the order of the
 questions, so the same training set gives the same examples everywhere.
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxrl_sql.text2sql.schema.retrieve import TOKEN, bm25, fold
+from jaxrl_sql.text2sql.schema.retrieve import TOKEN_PATTERN, bm25, fold
 from jaxrl_sql.types import Example, InputError
 
 
 class ShotSelector:
-    """Select up to `count` of N examples for a question, from other databases; examples without SQL are skipped.
+    """Select up to `count` of N training examples for a question, from other databases.
 
-    Raises InputError if no example has SQL.
+    Examples without SQL are ignored. Raises InputError if no example has SQL.
     """
 
     def __init__(self, examples: Sequence[Example], count: int) -> None:
@@ -34,7 +34,7 @@ class ShotSelector:
         self._engines = np.array([example.dialect if example.engine_url else "" for example in self.examples])
 
     def choose(self, example: Example) -> tuple[Example, ...]:
-        """Return the few-shot examples of a question in its dialect, the most similar one last.
+        """Return the few-shot examples of a question in its dialect, the most similar last, next to the question.
 
         Raises InputError if all examples are on the question's database.
         """
@@ -50,7 +50,9 @@ class ShotSelector:
 
     def _similarity(self, question: str) -> np.ndarray:
         """Return the BM25 score of each example's question, float64 [N]."""
-        token_ids = sorted({self._tokens[token] for token in TOKEN.findall(fold(question)) if token in self._tokens})
+        token_ids = sorted(
+            {self._tokens[token] for token in TOKEN_PATTERN.findall(fold(question)) if token in self._tokens}
+        )
         parts = [slice(self._ends[token], self._ends[token + 1]) for token in token_ids]
         if not parts:
             return np.zeros(len(self.examples))

@@ -1,6 +1,8 @@
 """Prompt styles: the format of prompts and target answers.
 
-A style is a value. It defines the parts of a prompt, the target answer, and the wrapping by a chat template.
+A style is a value of the type `PromptStyle`. It defines the parts of a prompt, the target answer, and the wrapping by a
+chat template. The setting `data.prompt` selects it: `compact` and `tagged` for models trained from scratch, `chat` for
+chat models, and `given` for rows of published training sets that bring their own prompt.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from jaxrl_sql.text2sql.schema.render import RENDERERS
 from jaxrl_sql.types import DIALECTS, Example, InputError, Response, Tokenizer
 
 GIVEN = "given"
-"""The style of the prompts that released rows carry."""
+"""The style of rows from other systems' published training sets, which bring their own prompt."""
 
 ShowSchema = Callable[[Example, Schema], str]
+"""Renders the schema of an example's database as text (`schema.render.RENDERERS`)."""
 
 Shown = tuple[str, str]
 """A few-shot example: the user's message (schema, then question) and the answer."""
@@ -30,7 +33,8 @@ Shown = tuple[str, str]
 class Parts(NamedTuple):
     """The texts of a prompt: the user's message in two parts, and a chat's system message, "" for none.
 
-    `prefill` is the begun answer of a released row; other styles have one for all questions.
+    `prefill` is the beginning of the answer, if a row's own prompt contains one (style `given`). In other styles the
+    prefill is equal for all questions, and `wrap` adds it.
     """
 
     schema: str
@@ -44,7 +48,9 @@ class Parts(NamedTuple):
 
 
 Wrap = Callable[[Tokenizer | None, Parts, Sequence[Shown]], tuple[str, str]]
-"""Adds few-shot examples before the schema part, and the style's surrounding text; the question part comes last."""
+"""Returns the schema part and the question part as texts for the policy.
+
+The first begins with the style's surrounding text and the few-shot examples; the second ends with the opened answer."""
 
 
 class PromptStyle(NamedTuple):
@@ -53,13 +59,15 @@ class PromptStyle(NamedTuple):
     The prompt is `wrap(tokenizer, parts(example, schema, values), shown)`: two texts, the first of which is the same
     for all questions on a schema.
 
-    - `parts` takes the schema or its text. `show` renders a schema.
+    - `show` renders a schema. `parts` returns the texts of the prompt; its second argument is a schema or such a text,
+      its third the named values as text, "" for none.
     - `shown` are the few-shot examples that `shots` selects, in the same format.
     - `answer(example)` is the supervised target, a text or a dialogue, without an end token.
     - `answers_raw_sql`: answers are only SQL, as for models trained from scratch.
     - `opening_tag` is the tag at the end of the prompt, if any; it belongs to the answer, whose target omits it.
-    - `retrieve` is the maximum number of values that the question names, or refers to by the word vectors of the folder
-      `synonyms`. They are part of the schema, or with `in_question` of `values`, so all questions share the schema.
+    - `retrieve` is the maximum number of values in the prompt that the question names, or has a synonym of by the word
+      vectors in the folder `synonyms`. They are shown in the schema. With `in_question` they are `values`, before the
+      question; the schema part then stays equal for all questions.
     - `schema_budget` is the maximum number of schema tokens (0: no limit); a larger schema is reduced to the tables and
       columns that the question needs.
     """
@@ -83,21 +91,27 @@ class PromptStyle(NamedTuple):
         return self.name in ("chat", GIVEN)
 
     def tag_of(self, example: Example) -> str:
-        """Return the tag at the end of an example's prompt: that of its row's begun answer, else of all prompts."""
-        begun = self.parts(example, "", "").prefill if self.name == GIVEN else ""
-        return open_thought(begun) or self.opening_tag
+        """Return the opening tag at the end of an example's prompt, which belongs to the answer; "" without one.
+
+        In the style `given` it is the tag of the row's own prefill, if that opens a thought.
+        """
+        prefill = self.parts(example, "", "").prefill if self.name == GIVEN else ""
+        return open_thought(prefill) or self.opening_tag
 
 
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
     """Return the style for models trained from scratch: few tokens, and raw SQL answers."""
     parts = partial(_plain_parts, schema, _compact_question)
-    return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, True)
+    return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, answers_raw_sql=True)
 
 
 def make_tagged_style(
     hint: str, answer: Callable[[Example], Response], schema: ShowSchema = RENDERERS["compact"]
 ) -> PromptStyle:
-    """Return a style with as few tokens but formatted answers: the question ends with a `hint` about the format."""
+    """Return a style with few tokens, like `compact_style`, for answers in tags.
+
+    `hint`, a text about the format of answers, follows the question. `answer` returns an example's target.
+    """
     parts = partial(_plain_parts, schema, partial(_format_tagged_question, hint))
     return PromptStyle("tagged", schema, parts, answer, _plain_wrap)
 
@@ -113,8 +127,9 @@ def chat_style(
 ) -> PromptStyle:
     """Return the style of a prompt template, whose messages the tokenizer's chat template renders.
 
-    `instruction` fills the placeholder with that name, `thinking` sets the chat template's switch (`think`,
-    `no_think`), `prefill` prefills the assistant's turn, and `date` is the chat template's date (`render_chat`).
+    `instruction` fills the placeholder with that name, and `answer` returns an example's target. `thinking` sets the
+    chat template's switch (`think`, `no_think`; `template`: its default). `prefill` is the beginning of the answer, and
+    `date` the chat template's date (`render_chat`).
     """
     fixed = {"instruction": instruction, "thinks": thinking == "think"}
     wrap = partial(_chat_wrap, thinking=THINKING[thinking], prefill=prefill, date=date)
@@ -128,9 +143,10 @@ def given_style(
     prefill: str | None = None,
     date: str = "",
 ) -> PromptStyle:
-    """Return the style of the prompts that released rows carry, whose messages the chat template renders.
+    """Return the style of rows that bring their own prompt, whose messages the chat template renders.
 
-    A `prefill` replaces the begun answer of the row. `schema` is the format for a judge, as rows have their own.
+    A `prefill` replaces the row's own beginning of the answer. `schema` is the format of schemas for a judge model; the
+    policy's prompts have the schema of the row's text.
     """
 
     def parts(example: Example, _schema: Schema | str, _values: str) -> Parts:
@@ -142,9 +158,9 @@ def given_style(
 
 
 def row_parts(example: Example) -> Parts:
-    """Return the prompt of an example's row, as the user's message, the system message and the begun answer.
+    """Return the prompt that an example's row brings with it: the user's and system message, and the prefill.
 
-    Raises InputError for an example without one.
+    Raises InputError for an example without a prompt.
     """
     texts = dict(example.messages)
     if "user" not in texts:
@@ -156,18 +172,22 @@ def row_parts(example: Example) -> Parts:
 
 
 def _plain_parts(
-    show: ShowSchema, ask: Callable[[Example], str], example: Example, schema: Schema | str, values: str
+    show: ShowSchema, format_question: Callable[[Example], str], example: Example, schema: Schema | str, values: str
 ) -> Parts:
+    """Return the parts of a prompt without a chat: the schema, then a line of named values and the question."""
     schema_text = schema if isinstance(schema, str) else show(example, schema)
-    return Parts(schema_text + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example))
+    values_line = f"Values in the database: {values}\n" if values else ""
+    return Parts(schema_text + "\n\n", values_line + format_question(example))
 
 
 def _question_line(example: Example) -> str:
+    """Return the question, with the evidence in parentheses."""
     evidence = f" ({example.evidence})" if example.evidence else ""
     return f"Q: {example.question}{evidence}\n"
 
 
 def _compact_question(example: Example) -> str:
+    """Return the question, a dialect other than SQLite's, and `SQL:`, after which the answer begins."""
     return f"{_question_line(example)}{'' if example.dialect == 'sqlite' else DIALECTS[example.dialect] + ' '}SQL:"
 
 
@@ -182,8 +202,9 @@ def _format_tagged_question(hint: str, example: Example) -> str:
 
 
 def _plain_wrap(tokenizer: Tokenizer | None, parts: Parts, shown: Sequence[Shown] = ()) -> tuple[str, str]:
-    before = "".join(f"{question}{answer}\n\n" for question, answer in shown)
-    return prepend_begin_token(tokenizer, before + parts.schema), parts.question
+    """Return the texts of a prompt without a chat, after the few-shot examples."""
+    examples = "".join(f"{question}{answer}\n\n" for question, answer in shown)
+    return prepend_begin_token(tokenizer, examples + parts.schema), parts.question
 
 
 def _chat_parts(
@@ -194,6 +215,7 @@ def _chat_parts(
     schema: Schema | str,
     values: str,
 ) -> Parts:
+    """Return the texts of a template; `fixed` has the placeholders that are equal for all questions."""
     values_by_name = {
         **fixed,
         "schema": schema if isinstance(schema, str) else show(example, schema),
@@ -220,13 +242,15 @@ def _chat_wrap(
     a search for the message finds the split.
     """
     messages = parts.messages()
-    # A template opens a thought only in the generated turn, not in earlier ones.
-    first = full_prefill(render_chat(tokenizer, messages, thinking, "", date), prefill) if shown else prefill
-    turns = [turn for question, answer in shown for turn in (("user", question), ("assistant", first + answer))]
+    # A template opens a thought only in the last turn, not in those of few-shot examples, so these begin with its tag.
+    answer_prefill = full_prefill(render_chat(tokenizer, messages, thinking, "", date), prefill) if shown else prefill
+    turns = [
+        turn for question, answer in shown for turn in (("user", question), ("assistant", answer_prefill + answer))
+    ]
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
     full = render_chat(tokenizer, messages, thinking, prefill, date)
-    cut = _end_of_schema(parts, full)
-    return full[:cut], full[cut:]
+    split = _end_of_schema(parts, full)
+    return full[:split], full[split:]
 
 
 def _end_of_schema(parts: Parts, full: str) -> int:
@@ -250,12 +274,12 @@ def _given_wrap(
     thinking: bool | None = None,
     date: str = "",
 ) -> tuple[str, str]:
-    """Render a row's messages and its begun answer as the first part.
+    """Render a row's messages and its prefill as the first part of the prompt; the second part is empty.
 
-    The second part is empty: a cut inside of the text could change the tokens, and no other question shares it.
+    Tokenizing two parts separately could change the tokens, and no other question has an equal first part.
     """
     if shown:
         raise InputError("data.prompt=given has no few-shot examples: data.shots must be 0")
     full = render_chat(tokenizer, parts.messages(), thinking, parts.prefill, date)
-    _end_of_schema(parts, full)
+    _end_of_schema(parts, full)  # raises if the template changes the message
     return full, ""

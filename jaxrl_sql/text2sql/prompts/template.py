@@ -27,15 +27,17 @@ templates that several recipes share. Evidence, values, complexity and instructi
 
 BLOCKS = ("system", "user", "assistant")
 _FOLDER = Path(__file__).parent / "templates"
+# The types of Jinja's syntax nodes that a template may contain.
 _ALLOWED = (
     nodes.Template, nodes.Block, nodes.Output, nodes.TemplateData, nodes.Name, nodes.If, nodes.CondExpr, nodes.Const,
     nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Filter,
 )  # fmt: skip
+# The placeholders that depend on the question, empty.
 _QUESTION_VALUES = {"question": "", "evidence": "", "values": "", "complexity": ""}
 
 
 class PromptTemplate(NamedTuple):
-    """A parsed template, and the placeholders of its messages and those of its system message.
+    """A parsed template, the placeholders of both messages, and those of the system message (`in_system`).
 
     A message is the text of its block without the last newline, which precedes the tag that ends the block.
     """
@@ -49,19 +51,22 @@ class PromptTemplate(NamedTuple):
         return self._render("system", values)
 
     def assistant(self, *, thinks: bool) -> str:
-        """Render the prefill of the answer; "" without one."""
+        """Render the prefill of the answer; "" without one. `thinks`: the model itself opens and closes a thought."""
         return self._render("assistant", {"thinks": thinks})
 
     def texts(self, values: Mapping[str, object]) -> tuple[str, str]:
         """Render the user's message from the values of its placeholders, in two parts.
 
         The first part is the same for all questions with the same schema: the lines before the first line that depends
-        on the question.
+        on the question. These lines are detected by rendering the template for two further, artificial questions.
         """
+        # One has a control character as its question, and no evidence, values and complexity; the other has a control
+        # character in all of them. So a line differs in one of them if it shows any of these values, or tests it with
+        # `if`. Questions do not contain these control characters.
         other_question, other_values = {**_QUESTION_VALUES, "question": "\0"}, dict.fromkeys(_QUESTION_VALUES, "\1")
         renderings = (self._render("user", {**values, **replaced}) for replaced in ({}, other_question, other_values))
-        rendered, *others = (text.splitlines(keepends=True) for text in renderings)
-        lines = zip(rendered, *others, strict=False)
+        rendered, *other_renderings = (text.splitlines(keepends=True) for text in renderings)
+        lines = zip(rendered, *other_renderings, strict=False)
         num_shared = sum(1 for _ in takewhile(lambda line: len(set(line)) == 1, lines))
         return "".join(rendered[:num_shared]), "".join(rendered[num_shared:])
 
@@ -113,7 +118,7 @@ def _placeholders(tree: nodes.Template) -> dict[str, set[str]]:
 
 
 def _find_errors(tree: nodes.Template) -> Iterator[str]:
-    """Yield the errors of a template, starting with the line if known."""
+    """Yield the errors of a template as messages, which start with the line number if it is known."""
     for node in _nodes(tree):
         line, node_type = f"line {node.lineno}", type(node).__name__
         if isinstance(node, nodes.For):
@@ -138,6 +143,7 @@ def _find_errors(tree: nodes.Template) -> Iterator[str]:
 
 
 def _nodes(tree: nodes.Node) -> Iterator[nodes.Node]:
+    """Yield a syntax tree's nodes, each before its children."""
     yield tree
     for child in tree.iter_child_nodes():
         yield from _nodes(child)

@@ -1,1 +1,1 @@
-"""Question sets: filters by gold and length, columns hidden from the model, and lazily read huge sets."""
+"""Question sets: filters by gold SQL and length, columns hidden from the model, and lazily read huge sets."""

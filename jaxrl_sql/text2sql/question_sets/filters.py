@@ -1,6 +1,7 @@
-"""Select training questions by their golds; further filters belong to `data filter`.
+"""Select training questions by the execution of their golds (the correct SQL), by text, prompt length and pass rate.
 
-Each filter returns the examples to keep, in order, and the dropped ones with a reason and numbers.
+Training uses `usable_golds` and `keep_only`; the other filters are steps of the command `data filter`. Each of these
+returns the examples to keep, in order, and the dropped ones with a reason and the numbers that it is based on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CHUNK = 256
 
 
 class DroppedQuestion(NamedTuple):
-    """A dropped question with the reason and its numbers."""
+    """A dropped question with the reason, and the numbers that it is based on, such as `rows` of the gold's result."""
 
     uid: str
     reason: str
@@ -30,6 +31,7 @@ class DroppedQuestion(NamedTuple):
 
 
 Filtered = tuple[list[Example], list[DroppedQuestion]]
+"""The examples to keep and the dropped ones, both in order."""
 
 DropReason = tuple[str, Mapping[str, float]]
 """The reason to drop a question ("": keep it) and its numbers."""
@@ -43,15 +45,16 @@ def usable_golds(
 ) -> tuple[list[Example], list[tuple[str, str]]]:
     """Run every gold; return the examples to keep and (uid, reason) of the others, in order.
 
-    Reasons are `gold fails: <status>`, followed by `, over vm_steps` if that limit stopped it, and, with `drop_empty`,
-    `gold empty`. `on_progress` receives the number of golds that have run.
+    Reasons are `gold fails: <status>` and, with `drop_empty`, `gold empty`. The first is followed by `, over vm_steps`
+    if the executor's limit of SQLite VM steps stopped the gold. `on_progress` receives the number of golds that have
+    run.
     """
     kept_examples, dropped = by_gold(executor, examples, FilterSettings(empty_gold=drop_empty), on_progress)
     return kept_examples, [(item.uid, item.reason) for item in dropped]
 
 
 def keep_only(examples: Iterable[Example], path: str | Path, limit: int = 0) -> list[Example]:
-    """Return at most `limit` (0: all) examples whose ids are in a file; raises InputError without any."""
+    """Return the first `limit` (0: all) examples whose ids are in a file; raises InputError if there are none."""
     ids = read_ids(path)
     kept_examples = [example for example in examples if example.uid in ids]
     if not kept_examples:
@@ -65,19 +68,22 @@ def by_gold(
     cfg: FilterSettings,
     on_progress: Callable[[int], None] | None = None,
 ) -> Filtered:
-    """Run every gold and drop those that fail, exceed a limit, or return no rows.
+    """Run every gold and drop questions whose gold fails, exceeds a limit, or returns no rows, as `cfg` requests.
 
-    `on_progress` receives the number of golds that have run.
+    The limits are `max_gold_ms` in milliseconds and `max_gold_steps` in steps of SQLite's virtual machine (VM), which
+    do not depend on the machine's speed. `on_progress` receives the number of golds that have run.
     """
 
     def find_reason(outcome: SqlOutcome) -> DropReason:
         numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
         return _gold_reason(outcome, cfg), numbers
 
-    return _part((example, find_reason(outcome)) for example, outcome in _run_golds(executor, examples, on_progress))
+    return _split_by_reason(
+        (example, find_reason(outcome)) for example, outcome in _run_golds(executor, examples, on_progress)
+    )
 
 
-def _part(pairs: Iterable[tuple[Example, DropReason]]) -> Filtered:
+def _split_by_reason(pairs: Iterable[tuple[Example, DropReason]]) -> Filtered:
     """Split examples into those to keep and those to drop."""
     kept_examples: list[Example] = []
     dropped: list[DroppedQuestion] = []
@@ -101,6 +107,7 @@ def _run_golds(
 
 
 def _gold_reason(outcome: SqlOutcome, cfg: FilterSettings) -> str:
+    """Return why a question is dropped after its gold ran, or ""."""
     if outcome.status != "ok":
         over = ", over vm_steps" if outcome.stopped_by == "vm_steps" else ""
         return f"gold fails: {outcome.status}{over}" if cfg.failing_gold else ""
@@ -112,7 +119,7 @@ def _gold_reason(outcome: SqlOutcome, cfg: FilterSettings) -> str:
 
 
 def by_text(examples: Sequence[Example], cfg: FilterSettings) -> Filtered:
-    """Drop golds in a list of wrong golds, and those that are too short or too long."""
+    """Drop questions whose id is in the file `cfg.noisy`, a list of wrong golds, and golds of unsuitable length."""
     noisy = read_ids(cfg.noisy) if cfg.noisy else frozenset()
 
     def find_reason(example: Example) -> DropReason:
@@ -123,7 +130,7 @@ def by_text(examples: Sequence[Example], cfg: FilterSettings) -> Filtered:
             else (_length_reason(characters, cfg), {"characters": characters})
         )
 
-    return _part((example, find_reason(example)) for example in examples)
+    return _split_by_reason((example, find_reason(example)) for example in examples)
 
 
 def _length_reason(characters: int, cfg: FilterSettings) -> str:
@@ -143,7 +150,7 @@ def without_repeats(examples: Sequence[Example]) -> Filtered:
         seen.add(key)
         return reason, {}
 
-    return _part((example, find_reason(example)) for example in examples)
+    return _split_by_reason((example, find_reason(example)) for example in examples)
 
 
 def is_trivial(rows: Sequence[Sequence[object]]) -> bool:
@@ -154,34 +161,39 @@ def is_trivial(rows: Sequence[Sequence[object]]) -> bool:
 def plain_words(text: str) -> str:
     """Return a text without punctuation, case-folded and NFKC-normalized, with words separated by single spaces."""
     folded = unicodedata.normalize("NFKC", text).casefold()
+    # Unicode's categories of punctuation (P), separators (Z) and control characters (C) become spaces.
     return " ".join("".join(" " if unicodedata.category(c)[0] in "PZC" else c for c in folded).split())
 
 
 def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
-    """Drop prompts with more than `max_tokens` tokens."""
+    """Drop questions whose prompt has more than `max_tokens` tokens."""
 
     def find_reason(tokens: int) -> DropReason:
         return f"prompt over {max_tokens} tokens" if tokens > max_tokens else "", {"tokens": tokens}
 
     pairs = zip(questions.examples, questions.prompts, strict=True)
-    return _part((example, find_reason(len(prompt.token_ids))) for example, prompt in pairs)
+    return _split_by_reason((example, find_reason(len(prompt.token_ids))) for example, prompt in pairs)
 
 
 def by_pass_rate(
     examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float
 ) -> Filtered:
-    """Keep questions whose share of right answers is in [low, high]; `rates` maps ids to (right, total)."""
+    """Keep questions whose share of right answers is in [low, high].
 
-    def find_reason(right: int, of: int) -> DropReason:
-        if not of:
-            return "no verdict on its answers", {"right": right, "of": of}
+    `rates` maps each id to the number of right answers and the number of answers that could be judged.
+    """
+
+    def find_reason(right: int, total: int) -> DropReason:
+        numbers = {"right": right, "of": total}
+        if not total:
+            return "no verdict on its answers", numbers
         # Compare counts, not quotients, so that 3 of 10 is not below 0.3.
-        reason = "seldom right" if right < low * of - 1e-9 else "often right" if right > high * of + 1e-9 else ""
-        return reason, {"right": right, "of": of}
+        reason = "seldom right" if right < low * total - 1e-9 else "often right" if right > high * total + 1e-9 else ""
+        return reason, numbers
 
-    return _part((example, find_reason(*rates[example.uid])) for example in examples)
+    return _split_by_reason((example, find_reason(*rates[example.uid])) for example in examples)
 
 
 def by_choice(examples: Sequence[Example], chosen: frozenset[str], reason: str) -> Filtered:
-    """Keep the examples whose ids are in `chosen`."""
-    return _part((example, ("" if example.uid in chosen else reason, {})) for example in examples)
+    """Keep the examples whose ids are in `chosen`, and drop the others with `reason`."""
+    return _split_by_reason((example, ("" if example.uid in chosen else reason, {})) for example in examples)

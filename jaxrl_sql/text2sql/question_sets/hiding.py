@@ -1,4 +1,8 @@
-"""Apply `data.hide` to a set: hidden columns are in no prompt, and questions whose gold reads one are skipped."""
+"""Apply the setting `data.hide`, a list of columns that the model must not see, to a set of questions.
+
+An entry is `table.column`, or a table's name for all of its columns. Hidden columns are in no prompt, the executor
+rejects SQL that reads one, and questions whose gold reads one are skipped.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ _FOLD = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 def hide_in_benchmark(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
     """Return a set whose examples hide these columns; questions whose gold reads one are skipped with a reason.
 
-    Raises InputError for a set of another engine, and if every gold reads a hidden column.
+    Raises InputError for a set on a database engine other than SQLite, and if every gold reads a hidden column.
     """
     if not hide:
         return benchmark
-    if foreign := next((example for example in benchmark.examples if example.engine_url), None):
-        refuse_hide(hide, f"the engine of {foreign.uid} is {foreign.dialect}")
+    if on_engine := next((example for example in benchmark.examples if example.engine_url), None):
+        refuse_hide(hide, f"the engine of {on_engine.uid} is {on_engine.dialect}")
     golds = [(example.db_path, sql) for example in benchmark.examples for sql in _sql_of(example)]
     refusals = dict(zip(golds, hidden_reads(golds, hide), strict=True))
     usable: list[Example] = []
@@ -44,11 +48,15 @@ def hide_in_benchmark(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
 
 
 def _sql_of(example: Example) -> tuple[str, ...]:
+    """Return the golds and the demonstration of an example."""
     return tuple(sql for sql in (example.gold_sql, *example.other_golds, example.demonstration) if sql)
 
 
 def hide_in_example(example: Example, hide: Sequence[str]) -> Example:
-    """Return a question on one database with these columns hidden; raises InputError like `check_hide`."""
+    """Return a question with these columns of its database hidden.
+
+    Raises InputError like `check_hide`, for a database engine other than SQLite, and if no column remains.
+    """
     if not hide:
         return example
     if example.engine_url:
@@ -75,7 +83,7 @@ def check_hide(hide: Sequence[str], db_paths: Iterable[str]) -> None:
 
 
 def refuse_hide(hide: Sequence[str], where: str) -> None:
-    """Raise InputError for `data.hide` with a database that is not a SQLite file."""
+    """Raise InputError if `hide` is not empty, as the database is not a SQLite file; `where` says which it is."""
     if hide:
         table = hide[0].partition(".")[0]
         raise InputError(

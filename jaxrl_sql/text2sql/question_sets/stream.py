@@ -1,8 +1,8 @@
 """Huge sets: questions and prompts are created lazily by index, with a bounded cache.
 
 The records are in one file with an index (`text2sql.files.index`); only recently used questions are in memory. The next
-usable record replaces an unusable one, so every index has a question. An order over indices is thus an order over
-questions: the same in every run, and resumable from one cursor.
+usable record replaces an unusable one, so every index has a question. Training can thus shuffle the indices without
+reading the file: the order is the same in every run, and its position is enough to resume it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from jaxrl_sql.text2sql.benchmarks.detect import locate_benchmark
-from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
+from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, locate_plain_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
     AssignDatabase,
     EmptyId,
@@ -25,23 +25,24 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     example_of,
     prefer_local_files,
 )
-from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, synsql_lines, user_lines
+from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, locate_synsql_records, locate_user_records
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, Pruning
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
 from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer
 
-_READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: user_lines}
+_LOCATE_RECORDS = {PLAIN.name: locate_plain_records, SYNSQL.name: locate_synsql_records, OWN.name: locate_user_records}
 # The approximate minimum size of a record; smaller files need no index.
-_RECORD_BYTES = 50
+_MIN_RECORD_BYTES = 50
 # More consecutive unusable records are an error.
 _MAX_UNUSABLE = 1000
+# The numbers of skipped records at which a message is printed.
 _REPORTED_COUNTS = (10, 100, 1000, 10_000, 100_000, 1_000_000)
-# The number of examples with long prompts that are kept, to measure other settings on them.
-_LAST_LONG = 32
+# The number of recent examples with too long prompts, on which the effect of other settings can be measured.
+_NUM_LONG_EXAMPLES = 32
 # The number of schemas whose token ids are cached.
-_SCHEMAS = 512
-# The size of an evenly spread sample that stands for a set's prompt lengths and vocabulary.
+_NUM_CACHED_SCHEMAS = 512
+# The size of an evenly spread sample from which a set's prompt lengths and vocabulary are estimated.
 SAMPLE = 512
 
 LongCallback = Callable[[Counter[int], Sequence[Example]], None]
@@ -51,7 +52,7 @@ T = TypeVar("T")
 
 
 class LazySequence(Sequence[T], Generic[T]):
-    """A sequence whose items are created on access."""
+    """A sequence of `count` items; `make` creates an item on access from its index."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._count, self._make = count, make
@@ -72,10 +73,11 @@ class LazySequence(Sequence[T], Generic[T]):
 
 
 class StreamedQuestions(LazySequence[Example]):
-    """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `change`.
+    """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `transform`.
 
-    `check` returns why a question must not be used, or "". `skipped` counts the unusable records read so far by
-    reason. The callback `report` gets a message for the first three and then at each power of ten.
+    The caller may set `check`, which returns why a question must not be used, or "", and `report`. `report` gets a
+    message for each of the first three unusable records, and then at each power of ten. `skipped` counts the unusable
+    records that were read so far, by reason. `cache_size` is the number of questions in memory.
     """
 
     check: Callable[[Example], str] | None = None
@@ -83,35 +85,36 @@ class StreamedQuestions(LazySequence[Example]):
 
     def __init__(
         self,
-        lines: RecordFile,
+        record_file: RecordFile,
         records: LineIndex,
-        change: Callable[[Example], Example] | None = None,
+        transform: Callable[[Example], Example] | None = None,
         limit: int = 0,
         cache_size: int = 2048,
     ) -> None:
         count = min(limit, len(records)) if limit > 0 else len(records)
-        super().__init__(count, lambda number: _first_usable(count, number, self.at, self.skipped))
-        self.lines, self.records, self.change = lines, records, change
+        super().__init__(count, lambda number: _first_usable(count, number, self.get, self.skipped))
+        self.record_file, self.records, self.transform = record_file, records, transform
         self.skipped: Counter[str] = Counter()
         self._read = lru_cache(cache_size)(self._read_record)
 
     @property
     def identity(self) -> str:
-        """Return an identifier of the records' current content."""
+        """Return an identifier of the file's content and of the number of questions, to detect changes on resuming."""
         return f"{self.records.identity} {len(self)}"
 
-    def at(self, number: int) -> Example | None:
+    def get(self, number: int) -> Example | None:
         """Return the question of a record, or None if it is unusable."""
         return self._read(number)
 
     def _read_record(self, number: int) -> Example | None:
-        item = self.lines.item(self.records[number], number)
-        reason = "no id" if self._is_without_id(item) else error_of(item, self.lines.databases)
+        """Return the question of a record; None if it is unusable, which is counted."""
+        item = self.record_file.convert(self.records[number], number)
+        reason = "no id" if self._is_without_id(item) else error_of(item, self.record_file.databases)
         if not reason:
-            example = example_of(item, self.lines.databases)
+            example = example_of(item, self.record_file.databases)
             reason = self.check(example) if self.check else ""
             if not reason:
-                return self.change(example) if self.change else example
+                return self.transform(example) if self.transform else example
         self.skip(number, reason)
         return None
 
@@ -119,10 +122,10 @@ class StreamedQuestions(LazySequence[Example]):
         """Return whether a question has an empty id while the first record has an id."""
         if not isinstance(item.uid, EmptyId):
             return False
-        return not isinstance(self.lines.item(self.records[0], 0).uid, PositionId)
+        return not isinstance(self.record_file.convert(self.records[0], 0).uid, PositionId)
 
     def skip(self, number: int, reason: str) -> None:
-        """Count an unusable record."""
+        """Count an unusable record by its reason, and report it if few or a power of ten were skipped before."""
         self.skipped[reason] += 1
         total = self.skipped.total()
         if self.report and (total <= 3 or total in _REPORTED_COUNTS):
@@ -130,13 +133,13 @@ class StreamedQuestions(LazySequence[Example]):
                 f"skipped record {number} ({reason}), {total} of those read so far; the next usable record replaces it"
             )
 
-    def with_change(self, change: Callable[[Example], Example] | None, limit: int = 0) -> StreamedQuestions:
-        """Return the same questions, or those of the first `limit` records, each transformed by `change`."""
-        return StreamedQuestions(self.lines, self.records, change, limit)
+    def with_transform(self, transform: Callable[[Example], Example] | None, limit: int = 0) -> StreamedQuestions:
+        """Return the same questions, or those of the first `limit` records, each transformed by `transform`."""
+        return StreamedQuestions(self.record_file, self.records, transform, limit)
 
     def usable(self) -> Iterator[Example]:
         """Yield the question of each usable record, in file order."""
-        return (example for number in range(len(self)) if (example := self.at(number)) is not None)
+        return (example for number in range(len(self)) if (example := self.get(number)) is not None)
 
     def sample(self, count: int = SAMPLE) -> list[Example]:
         """Return questions at evenly spread indices."""
@@ -154,17 +157,18 @@ def stream_prompts(
 ) -> PromptSet:
     """Return a set whose prompts are created on access.
 
-    The next fitting question replaces one whose prompt exceeds `max_tokens`; `pruning` first reduces its schema.
-    `on_long` is called at the first such prompt and then at each power of ten. Accessing a prompt raises InputError if
-    none of the next thousand questions fits.
+    If a prompt exceeds `max_tokens`, `pruning` reduces its schema. If it is still too long, the next question that fits
+    replaces it. `on_long` is called at the first question replaced in this way, and then at each power of ten.
+    `cache_size` is the number of prompts in memory. Accessing a prompt raises InputError if none of the next thousand
+    questions fits.
     """
-    encoder = Encoder(style, tokenizer, pruning, _SCHEMAS)
+    encoder = Encoder(style, tokenizer, pruning, _NUM_CACHED_SCHEMAS)
     lengths: Counter[int] = Counter()
-    long: deque[Example] = deque(maxlen=_LAST_LONG)
+    long: deque[Example] = deque(maxlen=_NUM_LONG_EXAMPLES)
 
     @lru_cache(cache_size)
     def make(number: int) -> tuple[Example, Prompt] | None:
-        example = examples.at(number)
+        example = examples.get(number)
         if example is None:
             return None
         encoded = encoder.encode(example)
@@ -188,10 +192,10 @@ def stream_prompts(
     )
 
 
-def _first_usable(count: int, number: int, at: Callable[[int], T | None], skipped: Counter[str]) -> T:
+def _first_usable(count: int, number: int, get: Callable[[int], T | None], skipped: Counter[str]) -> T:
     """Return the first item from index `number` on that is not None, wrapping around at the end."""
     for step in range(min(_MAX_UNUSABLE, count)):
-        item = at((number + step) % count)
+        item = get((number + step) % count)
         if item is not None:
             return item
     reasons = ", ".join(f"{reason}: {times}" for reason, times in skipped.most_common(3))
@@ -199,7 +203,7 @@ def _first_usable(count: int, number: int, at: Callable[[int], T | None], skippe
 
 
 def spread(count: int, max_count: int) -> range:
-    """Return at most `max_count` evenly spread numbers below `count`."""
+    """Return at most `max_count` evenly spread indices from 0 to `count`, exclusive."""
     return range(0, count, max(1, -(-count // max_count)))
 
 
@@ -208,28 +212,31 @@ def open_stream(
 ) -> StreamedQuestions | None:
     """Open a set of one JSON file for reading by index; None if it has at most `above` records.
 
-    `assign_database` sets the database of a question. Also None if its format is not a file of records. The first
-    opening scans the file and saves an index. Raises InputError like `load_benchmark`, and for an empty set.
+    Sets of other formats or of several files return None, too, and must be read completely. `assign_database` sets the
+    database of a user's question. The first opening scans the file and saves an index. Raises InputError like
+    `load_benchmark`.
     """
     form, where, chosen = locate_benchmark(Path(root), split)
-    read = _READS.get(form.name)
-    if read is None or (where.is_file() and chosen):  # its splits depend on all of its questions
+    locate_records = _LOCATE_RECORDS.get(form.name)
+    # A split of a single file depends on all of its questions (`lines.read_own`).
+    if locate_records is None or (where.is_file() and chosen):
         return None
     try:
-        lines = read(where, chosen)
+        record_file = locate_records(where, chosen)
     except InputError:
         return None  # several files, or Parquet: these are read completely
-    if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:
+    if (
+        record_file.path.suffix.lower() not in (".json", ".jsonl")
+        or record_file.path.stat().st_size < above * _MIN_RECORD_BYTES
+    ):
         return None
-    index = open_index(lines.path)
+    index = open_index(record_file.path)
     if len(index) <= above:
         return None
     if not len(index):
-        raise InputError(f"{lines.path}: no questions")
+        raise InputError(f"{record_file.path}: no questions")
     if assign_database is not None:
-        item_of, set_database = (
-            lines.item,
-            prefer_local_files(assign_database, lines.databases, prefers_files=form is not OWN),
-        )
-        lines = lines._replace(item=lambda record, number: set_database(item_of(record, number)))
-    return StreamedQuestions(lines, index)
+        convert = record_file.convert
+        set_database = prefer_local_files(assign_database, record_file.databases, prefers_files=form is not OWN)
+        record_file = record_file._replace(convert=lambda record, number: set_database(convert(record, number)))
+    return StreamedQuestions(record_file, index)

@@ -1,7 +1,7 @@
 """Schemas: read from a database (`read`), rendered as prompt text (`render`), reduced to fit (`prune`, `link`).
 
-Column values (`values`), column descriptions (`describe`), and values that a question names (`retrieve`) or refers to
-by a synonym (`synonyms`) are computed once per content of a database file (`cache`).
+Prompts also show column values (`values`) and column descriptions (`describe`), and values that a question names
+(`retrieve`) or refers to by a synonym (`synonyms`). These are computed once per content of a database file (`cache`).
 """
 
 from jaxrl_sql.text2sql.schema.describe import Descriptions, read_descriptions

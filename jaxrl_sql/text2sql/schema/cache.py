@@ -1,7 +1,10 @@
-"""Disk cache of expensive facts about databases, keyed by file content.
+"""Disk cache of data that is expensive to compute from a database, such as its column values, keyed by file content.
 
-The key is a hash of the file, so a set of 16,000 databases is profiled once, regardless of location and copies. Entries
+The key is a hash of the file, so a set of 16,000 databases is read once, regardless of location and copies. Entries
 may be deleted at any time. Unreadable entries are recomputed, and without a writable folder nothing is cached.
+
+Hidden columns (`data.hide`) are those that the model must not see. They are in no prompt, and queries that read them
+fail. `hide` lists them as `table.column`; the name of a table hides all of its columns.
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """The current version of a database file and its write-ahead log, by size and time, and the hidden columns."""
+    """The version of a database file and its write-ahead log, by size and time, and the hidden columns.
+
+    It is the key of caches in memory; `content_hash` is that of the disk cache. Times are in nanoseconds, sizes in
+    bytes.
+    """
 
     path: str
     mtime_ns: int
@@ -33,7 +40,10 @@ class Version(NamedTuple):
 
 
 def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
-    """Return the version of a database file; raises InputError if it does not exist."""
+    """Return the current version of a database file, for readers that ignore the columns of `hide`.
+
+    Raises InputError if the file does not exist.
+    """
     path = Path(db_path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder, not a database file: pass the file in it")
@@ -50,22 +60,22 @@ def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
 
 
 def load_or_compute(
-    kind: str, version: Version, load: Callable[[bytes], T], dump: Callable[[T], bytes], make: Callable[[], T]
+    kind: str, version: Version, load: Callable[[bytes], T], dump: Callable[[T], bytes], compute: Callable[[], T]
 ) -> T:
     """Return a database's cache entry of a kind; compute and save it if it is missing.
 
-    `kind` names the entry's content and format, and must change with either. `load` may raise any error for bytes that
-    `dump` did not write: the entry is then recomputed. Files are written next to their path and renamed, so concurrent
-    processes are safe.
+    `kind` names the entry's content and format, and must change with either. `dump` converts an entry to bytes, `load`
+    converts them back. `load` may raise any error for other bytes: the entry is then recomputed. A file is written
+    under a temporary name and renamed, so concurrent processes are safe.
     """
     folder = cache_folder()
     if folder is None:
-        return make()
+        return compute()
     digest = content_hash(version)
     path = folder / kind / digest[:2] / digest
     with suppress(Exception):  # recompute a damaged, foreign or missing entry
         return load(path.read_bytes())
-    entry = make()
+    entry = compute()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
@@ -81,14 +91,14 @@ def content_of(db_path: str | Path) -> str:
 @lru_cache(maxsize=1 << 16)
 def content_hash(version: Version) -> str:
     """Return a hash of the file, its write-ahead log and the hidden columns."""
-    whole = hashlib.blake2b(digest_size=20)
+    digest = hashlib.blake2b(digest_size=20)
     try:
         for path in (Path(version.path), Path(f"{version.path}-wal")):
             with suppress(FileNotFoundError), path.open("rb") as file:
                 while chunk := file.read(1 << 20):
-                    whole.update(chunk)
+                    digest.update(chunk)
     except OSError as error:
         raise InputError(f"{version.path}: cannot be read ({error.strerror})") from error
     if version.hide:
-        whole.update(json.dumps(sorted(version.hide)).encode())
-    return whole.hexdigest()
+        digest.update(json.dumps(sorted(version.hide)).encode())
+    return digest.hexdigest()

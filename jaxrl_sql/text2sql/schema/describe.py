@@ -1,8 +1,8 @@
 """Read the column descriptions that some benchmarks publish with their databases.
 
 BIRD has a folder `database_description` next to each database, with a CSV file per table. Spider has natural names of
-all columns in one `tables.json`, two folders up; BIRD has it, too (`dev_tables.json`). The files are written by hand,
-so unreadable parts are skipped and reported in `errors`.
+all columns, such as "student id" for `stuid`, in one `tables.json`, two folders up. BIRD has it, too
+(`dev_tables.json`). The files are written by hand, so unreadable parts are skipped and reported in `errors`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from jaxrl_sql.text2sql.files.jsonl import from_json
 from jaxrl_sql.text2sql.schema.cache import version_of
 from jaxrl_sql.types import Fields, Record
 
-_NATURAL = ("tables.json", "dev_tables.json", "train_tables.json", "test_tables.json")
+_TABLES_FILES = ("tables.json", "dev_tables.json", "train_tables.json", "test_tables.json")
 _MAX_CHARACTERS = 200
-_MARK = re.compile(r"^commonsense evidence:\s*", re.IGNORECASE)  # the prefix of BIRD's value descriptions
+_EVIDENCE_PREFIX = re.compile(r"^commonsense evidence:\s*", re.IGNORECASE)  # the prefix of BIRD's value descriptions
 
 # The columns of a CSV file, in letters only: the described column, then the fields of a `Description`.
 _COLUMNS = ("originalcolumnname", "columndescription", "columnname", "dataformat", "valuedescription")
 
 
 class Description(NamedTuple):
-    """The description of a column: its meaning, its natural name, its format and its values; each may be empty."""
+    """The description of a column: its meaning (`text`), natural name, data format and values; each may be empty."""
 
     text: str = ""
     name: str = ""
@@ -54,7 +54,7 @@ class Descriptions(NamedTuple):
         values_text = next(
             (text for text in (description.text, description.name) if _letters(text) not in ("", _letters(column))), ""
         )
-        values = _MARK.sub("", description.values)
+        values = _EVIDENCE_PREFIX.sub("", description.values)
         values = values if _letters(values) not in ("", _letters(values_text), _letters(column)) else ""
         return ", ".join(filter(None, map(_truncate, (values_text, values and f"values: {values}"))))
 
@@ -72,6 +72,7 @@ def _truncate(text: str) -> str:
 
 
 def _letters(text: str) -> str:
+    """Return the letters and digits of a text, case-folded, to compare texts regardless of punctuation."""
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
@@ -91,26 +92,27 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
 
 
 def natural_records(db_path: str | Path) -> list[Record]:
-    """Return a database's unmodified records in `tables.json`, one per readable file."""
+    """Return a database's unmodified records in the tables files (`tables.json`), one per readable file."""
     path, natural = Path(db_path), []
     for file in natural_files(path):
         try:
             records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
-            continue  # reported when prompts are created
+            continue  # `read_descriptions` reports it when prompts are created
         named = (record for record in records if isinstance(record, dict) and record.get("db_id") == path.parent.name)
         natural += list(named) if isinstance(records, list) else []
     return natural
 
 
 def natural_files(path: Path) -> list[Path]:
-    """Return a set's tables files, which are next to the folder of all databases."""
+    """Return the tables files of a database's set, which are next to the folder of all databases."""
     root = path.parent.parent.parent
-    return [file for name in _NATURAL if (file := root / name).is_file()]
+    return [file for name in _TABLES_FILES if (file := root / name).is_file()]
 
 
 @lru_cache(maxsize=4096)
 def _read_version(db_id: str, files: tuple[tuple[str, int, int], ...]) -> Descriptions:
+    """Read the descriptions of a database from files, each with its time of modification and size."""
     columns: dict[tuple[str, str], Description] = {}
     errors: list[str] = []
     for path, mtime_ns, size in files:
@@ -120,40 +122,41 @@ def _read_version(db_id: str, files: tuple[tuple[str, int, int], ...]) -> Descri
                 columns.setdefault(key, Description(name=name))
         else:
             table = plain(Path(path).stem)
-            described, error = _read_table(Path(path))
-            columns |= {(table, column): description for column, description in described.items()}
+            description_by_column, error = _read_table(Path(path))
+            columns |= {(table, column): description for column, description in description_by_column.items()}
         errors += [f"{path}: {error}"] if error else []
     return Descriptions(MappingProxyType(columns), tuple(errors))
 
 
-# A sentinel line after a table: a separate row unless a quote is still open.
+# A line that is appended to a table. It is a separate row, unless a quoted cell before it is never closed.
 _LAST_LINE = "\0"
 
 
 def _read_table(path: Path) -> tuple[dict[str, Description], str]:
     """Read a table's CSV file; return descriptions by column, and an error or ""."""
-    described: dict[str, Description] = {}
+    description_by_column: dict[str, Description] = {}
     try:
         text = io.StringIO(_decode(path.read_bytes()), newline="")
         lines = csv.DictReader([*text, _LAST_LINE])
-        heads = {_letters(head): head for head in lines.fieldnames or () if head}
-        if "originalcolumnname" not in heads:
+        headers = {_letters(header): header for header in lines.fieldnames or () if header}
+        if "originalcolumnname" not in headers:
             return {}, "no column original_column_name"
         is_closed = False
         for line in lines:
             is_closed = _LAST_LINE in line.values()
-            column, *written = (_cell(line, heads.get(name, "")) for name in _COLUMNS)
+            column, *values_of_description = (_cell(line, headers.get(name, "")) for name in _COLUMNS)
             if column and not is_closed:
-                described[plain(column)] = Description(*written)
+                description_by_column[plain(column)] = Description(*values_of_description)
     except (OSError, csv.Error) as error:
-        return described, f"read in part ({error})"
+        return description_by_column, f"read in part ({error})"
     if not is_closed:
-        return described, "read in part (a quote is opened and never closed)"
-    return described, "" if described else "no column is described"
+        return description_by_column, "read in part (a quote is opened and never closed)"
+    return description_by_column, "" if description_by_column else "no column is described"
 
 
-def _cell(line: Fields, head: str) -> str:
-    value = line.get(head)
+def _cell(line: Fields, header: str) -> str:
+    """Return the cell under a header as one line; "" without one."""
+    value = line.get(header)
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
@@ -167,7 +170,10 @@ def _decode(raw: bytes) -> str:
 
 @lru_cache(maxsize=8)
 def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, Mapping[tuple[str, str], str]], str]:
-    """Read a file in Spider's format; return natural names by database and (table, column), and an error or ""."""
+    """Read a file in Spider's format; return natural names by database and (table, column), and an error or "".
+
+    The time and size are only keys of the cache, so that a changed file is read again.
+    """
     names: dict[str, dict[tuple[str, str], str]] = {}
     errors: list[str] = []
     try:
@@ -183,6 +189,7 @@ def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, 
 
 
 def _natural_columns(record: Fields) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield ((table, column), natural name) of a database's record; names are normalized by `plain`."""
     tables = record["table_names_original"]
     for (index, original), (_, natural) in zip(record["column_names_original"], record["column_names"], strict=True):
         if index >= 0:  # the first is `*`, without a table

@@ -1,11 +1,13 @@
 """Select the tables and columns of a schema that a question needs, within a budget (schema linking).
 
-BM25 ranks tables by name, by all of their text, and by their best columns, including column descriptions and values
-that the question names. A table also gets a share of the best score among its foreign-key neighbours. Tables are added
-in this order with their keys and best columns, after the tables on the path to those already selected. Other columns
-follow at half the rate, so a short prompt has many tables, and the first ones completely.
+BM25 ranks tables by their names, by the names and descriptions of all their columns, and by their best columns. Values
+of a column that the question names increase its table's score. A table also gets a share of the best score among its
+foreign-key neighbours. Tables are added in this order, each with its keys and best columns. If a table is not joined to
+those already selected, the tables on the foreign-key path between them are added first. For every two tables, the
+remaining columns of one follow: a short prompt has many tables, and the best ones completely.
 
-It does not use golds, so training, evaluation and users' questions have equal prompts (`data.schema_budget`).
+The gold SQL is not used, so training, evaluation and users' questions have equal prompts. The budget is the setting
+`data.schema_budget`, in tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from jaxrl_sql.text2sql.schema.cache import Version, version_of
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.prune import find_largest, keys_of
 from jaxrl_sql.text2sql.schema.read import Schema, part_of, read_schema
-from jaxrl_sql.text2sql.schema.retrieve import STOP, TOKEN, bm25, find_values, fold, unify
+from jaxrl_sql.text2sql.schema.retrieve import STOP_WORDS, TOKEN_PATTERN, bm25, find_values, fold, unify
 from jaxrl_sql.text2sql.schema.used import Name
 from jaxrl_sql.types import Example
 
@@ -48,9 +50,12 @@ _BOUNDARY = re.compile(
 
 
 class _Ranker(NamedTuple):
-    """A BM25 index of N texts: token t adds `scores[j]` to the score of text `text_ids[j]` (`retrieve.bm25`)."""
+    """A BM25 index of N texts (`retrieve.bm25`).
 
-    texts: int
+    Token t adds `scores[j]` to the score of text `text_ids[j]`, for j from `ends[t]` to `ends[t + 1]` (exclusive).
+    """
+
+    num_texts: int
     tokens: dict[str, int]
     scores: np.ndarray
     text_ids: np.ndarray
@@ -58,10 +63,10 @@ class _Ranker(NamedTuple):
 
     def rank(self, tokens: Sequence[str]) -> np.ndarray:
         """Return the score of each text, float64 [N]."""
-        total = np.zeros(self.texts)
+        total = np.zeros(self.num_texts)
         for token in tokens:
-            if (number := self.tokens.get(token)) is not None:
-                span = slice(self.ends[number], self.ends[number + 1])
+            if (token_id := self.tokens.get(token)) is not None:
+                span = slice(self.ends[token_id], self.ends[token_id + 1])
                 total[self.text_ids[span]] += self.scores[span]  # a text occurs once per token
         return total
 
@@ -69,7 +74,9 @@ class _Ranker(NamedTuple):
 class _SchemaIndex(NamedTuple):
     """An index of the T tables and C columns of a schema, with views after the tables.
 
-    Table t has the columns `starts[t]` to `starts[t + 1]`, and `ties[t]` are its foreign-key neighbours.
+    Table t has the columns `starts[t]` to `starts[t + 1]` (exclusive), and `neighbours[t]` are the tables that it is
+    joined to by a foreign key. `keys` are the columns of primary and foreign keys. `names` ranks the T tables by their
+    names, `table_words` by all of their text, and `column_words` ranks the C columns.
     """
 
     schema: Schema
@@ -91,7 +98,7 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
     """
     index = _build_index(version_of(example.db_path, example.hide))
     whole = replace(index.schema, matched=schema.matched)
-    if len(index.columns) <= _SMALL_SCHEMA and fits(whole):  # true for most, which then need no order
+    if len(index.columns) <= _SMALL_SCHEMA and fits(whole):  # true for most schemas, which then need no order
         return whole
     order = list(_rank_parts(index, example))
     count = find_largest(len(order), lambda count: fits(_prefix(whole, order, count)))
@@ -99,12 +106,13 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
 
 
 def _prefix(whole: Schema, order: Sequence[Sequence[Name]], count: int) -> Schema:
+    """Return the schema of the first `count` parts in order."""
     return whole if count >= len(order) else part_of(whole, frozenset[Name]().union(*order[:count]))
 
 
 @lru_cache(maxsize=64)
 def _build_index(version: Version) -> _SchemaIndex:
-    """Index a schema with the column descriptions at the time of the first call."""
+    """Index the tables and views of a schema, with the column descriptions at the time of the first call."""
     schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
     tables = (*schema.tables, *schema.views)
     whole = Schema(tables)
@@ -130,9 +138,14 @@ def name_words(name: str) -> str:
 
 
 def _rank_parts(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
-    """Yield parts from best to worst: the first columns of a table and of tables on its path, or a single column."""
+    """Yield parts of the schema from best to worst.
+
+    A part is either the first columns of a table, and of the tables on its path to those before, or a single column.
+    """
     question_words = name_words(f"{example.evidence} {example.question}").split()
-    tokens = sorted({token for word in question_words if word not in STOP for token in TOKEN.findall(word)})
+    tokens = sorted(
+        {token for word in question_words if word not in STOP_WORDS for token in TOKEN_PATTERN.findall(word)}
+    )
     by_words, by_values = index.column_words.rank(tokens), _VALUE_WEIGHT * _value_confidence(index, example)
     scores = (
         index.names.rank(tokens) + index.table_words.rank(tokens) + _column_contribution(index, by_words, by_values)
@@ -143,7 +156,7 @@ def _rank_parts(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
     first_columns = {i: _first_columns(index, i, column_scores) for i in order}
     selected: set[int] = set()
     for step, i in enumerate(order):
-        path = [j for j in (*_path(index, selected, i), i) if j not in selected]
+        path = [j for j in (*_path_to_selected(index, selected, i), i) if j not in selected]
         selected.update(path)
         if path:
             yield [name for j in path for name in first_columns[j]]
@@ -154,7 +167,11 @@ def _rank_parts(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
 
 
 def _value_confidence(index: _SchemaIndex, example: Example) -> np.ndarray:
-    """Return how certainly the question names a value of each column; less if many columns have the value."""
+    """Return how certainly the question names a value of each column, float64 [C] from 0 to 1.
+
+    It is 1 for a value of more than three characters and 0.5 for a shorter one, divided by the square root of the
+    number of columns that have the value.
+    """
     number_of = {name: i for i, name in enumerate(index.columns)}
     columns_by_value: dict[str, set[int]] = {}
     for table, column, value in find_values(example, _NUM_VALUES):
@@ -167,14 +184,17 @@ def _value_confidence(index: _SchemaIndex, example: Example) -> np.ndarray:
 
 
 def _column_contribution(index: _SchemaIndex, by_words: np.ndarray, by_values: np.ndarray) -> np.ndarray:
-    """Return the contribution of each table's columns to its score: the best columns and the most certain value."""
+    """Return the contribution of the columns to the score of each table, float64 [T].
+
+    It is the weighted BM25 score of the best columns, and the score of the most certain value.
+    """
     parts = list(pairwise(index.starts))
     sums = [np.sort(by_words[start:end])[::-1][:_BEST_COLUMNS].sum() for start, end in parts]
     return _COLUMN_WEIGHT * np.array(sums) + [by_values[start:end].max(initial=0.0) for start, end in parts]
 
 
 def _first_columns(index: _SchemaIndex, table: int, column_scores: np.ndarray) -> list[Name]:
-    """Return a table's keys and best columns."""
+    """Return a table's keys and best columns, in the table's order."""
     start, end = index.starts[table], index.starts[table + 1]
     best = sorted(range(start, end), key=lambda i: (-column_scores[i], i))[:_BEST_COLUMNS]
     return [index.columns[i] for i in range(start, end) if index.columns[i] in index.keys or i in best]
@@ -190,8 +210,8 @@ def _other_columns(
             yield [index.columns[i]]
 
 
-def _path(index: _SchemaIndex, selected: set[int], table: int) -> list[int]:
-    """Return the tables on the foreign-key path to the nearest selected table; empty if it is too far."""
+def _path_to_selected(index: _SchemaIndex, selected: set[int], table: int) -> list[int]:
+    """Return the tables between a table and the nearest selected one, along foreign keys; empty if it is too far."""
     previous: dict[int, int] = {table: table}
     queue = deque([(table, 0)])
     while queue:

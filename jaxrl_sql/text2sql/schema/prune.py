@@ -1,7 +1,8 @@
 """Remove columns of a schema until its prompt fits; only for training, which knows the columns that the gold reads.
 
-Keys and columns that the gold reads always stay. Other columns are added in a random order seeded by (seed, uid) until
-the prompt is full (PaVeRL-SQL, OmniSQL). The keys of tables that the gold does not read are added the same way.
+The columns that the gold SQL reads, and the keys of their tables, always stay. First the keys of other tables are
+added, then other columns, each in a random order seeded by (seed, uid), until the prompt is full. PaVeRL-SQL and
+OmniSQL prune their training prompts similarly.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def keys_of(schema: Schema) -> frozenset[Name]:
 def prune(schema: Schema, used: UsedColumns, seed: int, uid: str, fits: Callable[[Schema], bool]) -> Schema | None:
     """Return the used columns, their keys and as much of the schema as fits; None if the used columns do not fit.
 
-    The number of calls of `fits` is logarithmic in the number of columns.
+    `used` are the columns that the gold reads, and `fits` returns whether a schema's prompt is short enough. The number
+    of calls of `fits` is logarithmic in the number of columns.
     """
-    always, others = _in_order(schema, used, seed, uid)
+    always, others = _order_columns(schema, used, seed, uid)
 
     def part(count: int) -> Schema:
         return part_of(schema, always.union(*others[:count]))
@@ -54,25 +56,26 @@ def find_largest(maximum: int, fits: Callable[[int], bool]) -> int:
     Exponential search from below, then bisection, avoids calls with far too large numbers.
     """
     low, step = 0, 1
-    while low < maximum and fits(ahead := min(low + step, maximum)):
-        low, step = ahead, 2 * step
-    high = ahead - 1 if low < maximum else maximum
+    while low < maximum and fits(candidate := min(low + step, maximum)):
+        low, step = candidate, 2 * step
+    high = candidate - 1 if low < maximum else maximum
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
 
 
-def _in_order(schema: Schema, used: UsedColumns, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:
-    """Return the columns that always stay, and the others in order: keys by table, then single columns."""
+def _order_columns(schema: Schema, used: UsedColumns, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:
+    """Return the columns that always stay, and the others in random order: keys table by table, then single columns."""
 
-    def order_of(*names: str) -> int:
+    def sort_key(*names: str) -> int:
+        """Return a hash, by which names are in a random order that depends on seed and question only."""
         return rank("\0".join((str(seed), uid, *names)), "prune")
 
     keys = keys_of(schema)
     always: set[Name] = set(used.columns)
-    whole: list[tuple[int, list[Name]]] = []
-    single: list[tuple[int, list[Name]]] = []
+    unused_table_keys: list[tuple[int, list[Name]]] = []
+    other_columns: list[tuple[int, list[Name]]] = []
     for table in schema.tables:
         names = [(table.name, column.name) for column in table.columns]
         table_keys = [name for name in names if name in keys]
@@ -81,6 +84,6 @@ def _in_order(schema: Schema, used: UsedColumns, seed: int, uid: str) -> tuple[f
             if not table_keys and always.isdisjoint(names):
                 always.add(names[0])  # only COUNT(*) reads it: a table needs at least one column
         elif table_keys:
-            whole.append((order_of(table.name), table_keys))
-        single += [(order_of(*name), [name]) for name in names if name not in always and name not in keys]
-    return frozenset(always), [names for _, names in (*sorted(whole), *sorted(single))]
+            unused_table_keys.append((sort_key(table.name), table_keys))
+        other_columns += [(sort_key(*name), [name]) for name in names if name not in always and name not in keys]
+    return frozenset(always), [names for _, names in (*sorted(unused_table_keys), *sorted(other_columns))]

@@ -1,4 +1,4 @@
-"""Quote names and texts for SQL."""
+"""Quote names and texts for SQL, by SQLite's rules or as OmniSQL (Li et al. 2025) does in its prompts."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ _KEYWORDS = frozenset(
     """.split()
 )
 # Further keywords that OmniSQL's released code quotes, and SQLite's that it does not.
-_RELEASED = frozenset(
+_RELEASED_KEYWORDS = frozenset(
     """
     analyze bigint blob cascade clob connect convert declare elseif exec exit extend fetch grant hold ilike inout
     insensitive iterate localtime localtimestamp modifies nchar out placing reads resignal return revoke rlike rollback
     rownum session sqlexception sqlstate sqlwarning static substring sysdate terminated undo unlock varying
     """.split()
 )
-_UNQUOTED = frozenset("autoincrement deferrable indexed isnull nothing notnull raise returning transaction".split())
-_BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
+_UNQUOTED_KEYWORDS = frozenset(
+    "autoincrement deferrable indexed isnull nothing notnull raise returning transaction".split()
+)
+_UNQUOTED_NAME = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
 
 
 def quote_name(name: str, *, always: bool = False, mark: str = '"') -> str:
-    """Return a name for use in SQL, quoted with `mark` (doubled inside) if necessary."""
-    if not always and _BARE.fullmatch(name) and name.lower() not in RESERVED:
+    """Return a name for use in SQL, in quotes (`mark`, doubled inside) if SQLite requires them, or `always`."""
+    if not always and _UNQUOTED_NAME.fullmatch(name) and name.lower() not in RESERVED:
         return name
     return mark + name.replace(mark, 2 * mark) + mark
 
 
 def quote_names(names: Iterable[str], *, always: bool = False, mark: str = '"') -> str:
-    """Return comma-separated names for use in SQL."""
+    """Return comma-separated names for use in SQL, each quoted as by `quote_name`."""
     return ", ".join(quote_name(name, always=always, mark=mark) for name in names)
 
 
@@ -65,7 +67,7 @@ def as_omnisql(name: str, mark: str = "`") -> str:
 def as_released_omnisql(name: str) -> str:
     """Return a name as OmniSQL's released code writes it, which may not be valid SQL."""
     word = name.lower()
-    is_keyword = word in (RESERVED | _KEYWORDS | _RELEASED) - _UNQUOTED
+    is_keyword = word in (RESERVED | _KEYWORDS | _RELEASED_KEYWORDS) - _UNQUOTED_KEYWORDS
     return f"`{name}`" if is_keyword or not re.fullmatch(r"\w*", name, re.ASCII) else name
 
 

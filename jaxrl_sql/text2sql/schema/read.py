@@ -16,13 +16,13 @@ from pathlib import Path
 from jaxrl_sql.text2sql.env.hiding import are_readable
 from jaxrl_sql.text2sql.schema.cache import Version, version_of
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
-from jaxrl_sql.text2sql.schema.sqlite_file import is_of_one_part, read_file
+from jaxrl_sql.text2sql.schema.sqlite_file import concerns_only_one_table, read_file
 from jaxrl_sql.types import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A declared column; `primary_key` is its position in the key, from 1, or 0."""
+    """A column with its declared type; `primary_key` is its position in the primary key, from 1; 0 outside of it."""
 
     name: str
     type: str
@@ -59,9 +59,9 @@ class Schema:
     """The tables of a database in order of creation.
 
     SQLite's internal tables and shadow tables of virtual tables are excluded. Views are separate, as tables without
-    keys; in a database with only views, they are its tables. `matched` has (table, column, value) that a question seems
-    to refer to, from best to worst; it is empty after reading. `left_out` has (table or table.column, reason) that
-    SQLite cannot read.
+    keys; in a database with only views, they are its tables. `matched` has (table, column, value) of values that a
+    question seems to refer to, from best to worst. It is empty after reading; `prompts.select_schema` sets it.
+    `left_out` has (table or table.column, reason) of parts that SQLite cannot read.
     """
 
     tables: tuple[Table, ...]
@@ -78,13 +78,17 @@ class Schema:
 def read_schema(db_path: str | Path, hide: Sequence[str] = ()) -> Schema:
     """Read the schema of a SQLite file without the columns of `hide`, once per version of the file.
 
-    Raises InputError if the file is missing or is not a readable database.
+    `hide` lists columns that the model must not see, as `table.column` or the name of a table. Raises InputError if the
+    file is missing or is not a readable database.
     """
     return _read_version(version_of(db_path, hide))
 
 
 def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
-    """Return the schema of these columns only, without empty tables and incomplete keys."""
+    """Return the schema of these (table, column) pairs only, without empty tables and incomplete keys.
+
+    Views and `left_out` are not part of the result.
+    """
     visible = frozenset(columns)
 
     def has(table: str, names: tuple[str, ...]) -> bool:
@@ -108,12 +112,13 @@ def _read_version(version: Version) -> Schema:
     if version.hide:
         return _visible(_read_version(version._replace(hide=())), version)
     try:
-        return read_file(version.path, _read)
+        return read_file(version.path, _read_connection)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter in SQLite's error messages
         raise InputError(f"{version.path}: not a readable SQLite database ({error})") from error
 
 
-def _read(connection: sqlite3.Connection) -> Schema:
+def _read_connection(connection: sqlite3.Connection) -> Schema:
+    """Read the schema of an open database."""
     types: dict[str, str] = dict(
         connection.execute(
             "SELECT name, type FROM sqlite_master "
@@ -123,13 +128,15 @@ def _read(connection: sqlite3.Connection) -> Schema:
     shadows = _shadow_tables(connection)
     left_out: list[tuple[str, str]] = []
     readable = {name: _read_columns(connection, name, left_out) for name in types if name not in shadows}
-    bare = {name: Table(name, columns) for name, columns in readable.items() if columns is not None}
-    targets = {name.lower(): table for name, table in bare.items() if types[name] == "table"}
+    without_keys = {name: Table(name, columns) for name, columns in readable.items() if columns is not None}
+    targets = {name.lower(): table for name, table in without_keys.items() if types[name] == "table"}
     tables = tuple(
-        replace(table, foreign_keys=_resolve(table.columns, _read_references(connection, table.name), targets))
+        replace(
+            table, foreign_keys=_resolve_references(table.columns, _read_references(connection, table.name), targets)
+        )
         for table in targets.values()
     )
-    views = tuple(table for name, table in bare.items() if types[name] == "view")
+    views = tuple(table for name, table in without_keys.items() if types[name] == "view")
     return Schema(tables or views, views=views if tables else (), left_out=tuple(left_out))
 
 
@@ -163,7 +170,7 @@ def _read_columns(
             'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid', (table,)
         ).fetchall()
     except sqlite3.Error as error:
-        if not is_of_one_part(error):
+        if not concerns_only_one_table(error):
             raise
         left_out.append((table, str(error)))
         return None
@@ -190,7 +197,7 @@ def _read_error(connection: sqlite3.Connection, table: str, columns: Sequence[Co
     try:
         connection.execute(f"EXPLAIN SELECT DISTINCT {names} FROM {quote_name(table, always=True)}").close()
     except sqlite3.Error as error:
-        if not is_of_one_part(error):
+        if not concerns_only_one_table(error):
             raise
         return str(error)
     return ""
@@ -201,6 +208,7 @@ _Reference = tuple[str, list[tuple[str, str | None]]]
 
 
 def _read_references(connection: sqlite3.Connection, table: str) -> list[_Reference]:
+    """Return a table's foreign keys in the order of their declaration."""
     # SQLite numbers foreign keys from the last declared to the first.
     rows = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id DESC, seq', (table,)
@@ -211,25 +219,26 @@ def _read_references(connection: sqlite3.Connection, table: str) -> list[_Refere
     return list(references.values())
 
 
-def _resolve(
+def _resolve_references(
     own_columns: tuple[Column, ...], references: list[_Reference], tables: dict[str, Table]
 ) -> tuple[ForeignKey, ...]:
-    """Spell the names of references like the tables do; drop references whose table or column is not in the schema.
+    """Return foreign keys with names in the spelling of the tables, as SQLite ignores the case of names in references.
 
-    A reference without target columns refers to the target's primary key (SQLite, "Foreign Key Support", section 3).
+    References to a table or column that is not in the schema are omitted. A reference without target columns refers to
+    the target's primary key (SQLite, "Foreign Key Support", section 3).
     """
-    spelled = {column.name.lower(): column.name for column in own_columns}
+    own_names = {column.name.lower(): column.name for column in own_columns}
     resolved = []
     for target_name, pairs in references:
         target = tables.get(target_name.lower())
-        if target is None or any(column.lower() not in spelled for column, _ in pairs):
+        if target is None or any(column.lower() not in own_names for column, _ in pairs):
             continue
         names = {column.name.lower(): column.name for column in target.columns}
         key = target.primary_key
         matches = [
             to if to is not None else (key[i] if len(key) == len(pairs) else None) for i, (_, to) in enumerate(pairs)
         ]
-        columns = tuple(spelled[column.lower()] for column, _ in pairs)
+        columns = tuple(own_names[column.lower()] for column, _ in pairs)
         targets = tuple(names[to.lower()] for to in matches if to is not None and to.lower() in names)
         if len(targets) == len(pairs):
             resolved.append(ForeignKey(columns, target.name, targets))

@@ -3,7 +3,9 @@
 `compact` uses few tokens, for small models trained from scratch. `ddl` is familiar to pretrained models, and `omnisql`
 and `profile` add comments on columns. All keep the database's spelling and quote a name only if SQLite requires it
 (`omnisql`: also keywords). DDL is executable and creates the same schema, except that `omnisql` omits NOT NULL.
-`raw_ddl` and `omnisql_strict` are in `released_forms`.
+
+The module `released_forms` has two formats that equal, to the byte, those of other systems' published code. `raw_ddl`
+is the database's own CREATE statements (SQL-R1), and `omnisql_strict` the output of OmniSQL's script.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _TYPE = re.compile(r"[A-Za-z_][\w ]*(\([^()'\"`\[\]-]*\))?")
 
 
 def compact(schema: Schema) -> str:
-    """Render one line per table, `employees(id, name, dept_id=departments.id)`, with each column's first reference."""
+    """Render one line per table, `employees(id, name, dept_id=departments.id)`.
+
+    `=` marks a foreign key; of a column in several foreign keys, only the first is shown.
+    """
     return "\n".join(_compact_table(table) for table in schema.tables)
 
 
@@ -52,12 +57,12 @@ def omnisql(
     (`Schema.matched`), then frequent ones up to two in total.
     """
 
-    def note(table: str, column: str) -> str:
+    def comment_of(table: str, column: str) -> str:
         examples = _examples(schema, values, table, column, 2)
         parts = [descriptions.of(table, column), f"example: {list(examples)}" if examples else ""]
         return "-- " + ", ".join(filter(None, parts)) if any(parts) else ""
 
-    return _render_with_comments(schema, note, quote_mark='"' if dialect in _DOUBLE_QUOTED else "`")
+    return _render_with_comments(schema, comment_of, quote_mark='"' if dialect in _DOUBLE_QUOTED else "`")
 
 
 def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = NO_DESCRIPTIONS) -> str:
@@ -67,7 +72,7 @@ def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = N
     Examples are all values that the question seems to refer to (`Schema.matched`), then frequent ones up to three.
     """
 
-    def note(table: str, column: str) -> str:
+    def comment_of(table: str, column: str) -> str:
         column_values = values.get((table, column), NO_VALUES)
         if column_values.low is not None:
             text = f"MIN {column_values.low} MAX {column_values.high}"
@@ -77,7 +82,7 @@ def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = N
         comment = "; ".join(filter(None, (descriptions.of(table, column), text)))
         return f"--{comment}" if comment else ""
 
-    return _render_with_comments(schema, note)
+    return _render_with_comments(schema, comment_of)
 
 
 def _examples(schema: Schema, values: ColumnValues, table: str, column: str, max_values: int) -> tuple[Value, ...]:
@@ -88,15 +93,17 @@ def _examples(schema: Schema, values: ColumnValues, table: str, column: str, max
     return tuple(dict.fromkeys((*matched_values, *values.get((table, column), NO_VALUES).frequent)))[:count]
 
 
-def _render_with_comments(schema: Schema, note: Callable[[str, str], str], quote_mark: str = "") -> str:
-    def note_of(table: Table) -> Callable[[str], str]:
-        return lambda column: note(table.name, column)
+def _render_with_comments(schema: Schema, comment_of: Callable[[str, str], str], quote_mark: str = "") -> str:
+    """Render CREATE TABLE statements; `comment_of` returns the comment of a table's column, "" for none."""
 
-    return "\n\n".join(_ddl_table(table, note_of(table), quote_mark) for table in schema.tables)
+    def comment_of_table(table: Table) -> Callable[[str], str]:
+        return lambda column: comment_of(table.name, column)
+
+    return "\n\n".join(_ddl_table(table, comment_of_table(table), quote_mark) for table in schema.tables)
 
 
-def _ddl_table(table: Table, note: Callable[[str], str], quote_mark: str = "") -> str:
-    """Render a table; `note` returns a column's comment, which follows the comma of its line.
+def _ddl_table(table: Table, comment_of: Callable[[str], str], quote_mark: str = "") -> str:
+    """Render a table; `comment_of` returns a column's comment, which follows the comma of its line.
 
     With a `quote_mark`, the quote around names, the format is OmniSQL's.
     """
@@ -108,7 +115,8 @@ def _ddl_table(table: Table, note: Callable[[str], str], quote_mark: str = "") -
         return ", ".join(map(quote, identifiers))
 
     lines = [
-        (_column_definition(column, quote, with_null=not quote_mark), note(column.name)) for column in table.columns
+        (_column_definition(column, quote, with_not_null=not quote_mark), comment_of(column.name))
+        for column in table.columns
     ]
     if table.primary_key:
         lines.append((f"PRIMARY KEY ({names(table.primary_key)})", ""))
@@ -125,15 +133,16 @@ def _ddl_table(table: Table, note: Callable[[str], str], quote_mark: str = "") -
 
 
 def _constraint(table: Table, key: ForeignKey) -> str:
-    """Return OmniSQL's name of a foreign key."""
+    """Return the name of a foreign key as in OmniSQL's prompts, such as `fk_orders_customer_id`."""
     return "_".join(("fk", table.name, *key.columns)).lower().replace(" ", "_")
 
 
-def _column_definition(column: Column, quote: Callable[[str], str], with_null: bool) -> str:
+def _column_definition(column: Column, quote: Callable[[str], str], with_not_null: bool) -> str:
+    """Return a column's name and type; a type that SQLite would not parse is quoted."""
     tokens = column.type.lower().split()
     is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(tokens)
     declared = column.type if is_plain else quote_name(column.type, always=True)
-    not_null = " NOT NULL" if column.not_null and with_null else ""
+    not_null = " NOT NULL" if column.not_null and with_not_null else ""
     return f"{quote(column.name)}{' ' + declared if column.type else ''}{not_null}"
 
 
@@ -158,4 +167,4 @@ RENDERERS: dict[str, Callable[[Example, Schema], str]] = {
 """The formats of an example's database in prompts, by name."""
 
 SHOW_EXAMPLES = frozenset(RENDERERS[name] for name in ("omnisql", "omnisql_strict", "profile"))
-"""The formats with values of columns, which can include values that a question seems to refer to."""
+"""The formats with example values of columns, which can include values that a question seems to refer to."""

@@ -1,10 +1,11 @@
-"""Retrieve the values of a database that a question names, for prompts (OmniSQL, CodeS).
+"""Retrieve the values of a database that a question names, for prompts, as OmniSQL and CodeS do.
 
-Every run of up to eight words of the question queries a BM25 index of the distinct text values of up to 40 characters.
-A retrieved value counts if its longest common substring with the question exceeds 0.85 of its length. The substring
-must start and end at word boundaries, up to endings as in "cats" and "African". Tokens are character trigrams within
-words: they find 92 % of the literals in the golds of Spider's dev set that are values, whole words 85 %. Comparisons
-use one Unicode form (`fold`); the result has the original cell.
+Every run of up to eight consecutive words of the question queries a BM25 index of the database's texts: the distinct
+text values of up to 40 characters. A retrieved value counts if its longest common substring with the question exceeds
+0.85 of its length. The substring must start and end at word boundaries; after it, a word may have an ending as in
+"cats" and "African". Tokens are character trigrams within words: they find 92 % of the literals in the golds of
+Spider's dev set that are values, whole words 85 %. Comparisons use one Unicode form (`fold`); the result has the value
+as it is in the database.
 """
 
 from __future__ import annotations
@@ -30,22 +31,24 @@ from jaxrl_sql.text2sql.schema.sqlite_file import read_file, skip_unreadable
 from jaxrl_sql.types import Example, InputError
 
 # The name of entries in the disk cache; the number must change with the content or the format.
-_KIND = "texts-4"
+_CACHE_KIND = "texts-4"
 _MAX_CHARACTERS = 40
 # Of a column with more distinct values, such as codes or names, only the first in order are indexed.
 _MAX_VALUES = 100_000
-_MAX_RUN = 8
+# The maximum number of words in a run, and of values that a run retrieves.
+_MAX_RUN_WORDS = 8
 _BEST_PER_RUN = 10
 # The memory for recently used indices per process, in bytes.
 _MEMORY_BYTES = 512 << 20
 
 # Every three consecutive characters of a word, and shorter words; one pattern for bm25s's tokenizer.
-TOKEN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
+TOKEN_PATTERN = re.compile(r"(?=(\w{3}|\b\w{1,2}\b))")
 _WORD = re.compile(r"\w+")
-# The condition for indexing a text `v`. A decomposed text may have three times as many characters; it contains the
-# first bytes of combining marks, Hangul vowels or voiced kana marks.
+# The condition in SQL for indexing a text `v`: it is short, or may be short in Unicode's composed form (NFC). A
+# decomposed text may have three times the characters; it has combining marks, Hangul vowels or voiced kana marks, which
+# are recognized by their first bytes.
 _MARKS = " OR ".join(f"instr(CAST(v AS BLOB), x'{mark}')" for mark in ("CC", "E185", "E38299", "E3829A"))
-_SHORT = (
+_IS_SHORT_SQL = (
     f"(length(v) BETWEEN 1 AND {_MAX_CHARACTERS} OR length(v) BETWEEN {_MAX_CHARACTERS + 1} AND {3 * _MAX_CHARACTERS} "
     f"AND length(CAST(v AS BLOB)) > length(v) AND ({_MARKS}))"
 )
@@ -53,18 +56,18 @@ _SHORT = (
 _APOSTROPHES = "\u00b4\u02b9\u02bb\u02bc\u2018\u2019\u201b\u2032\u055a\u05f3\ua78b\ua78c"
 _QUOTES = "\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
 _HYPHENS = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u05be"
-_UNSEEN = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
-_ODD = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_UNSEEN}]")
-_PLAIN = str.maketrans(
-    _APOSTROPHES + _QUOTES + _HYPHENS, "'" * len(_APOSTROPHES) + '"' * len(_QUOTES) + "-" * len(_HYPHENS), _UNSEEN
+_INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+_UNUSUAL_CHARACTER = re.compile(f"[{_APOSTROPHES}{_QUOTES}{_HYPHENS}{_INVISIBLE}]")
+_PLAIN_CHARACTERS = str.maketrans(
+    _APOSTROPHES + _QUOTES + _HYPHENS, "'" * len(_APOSTROPHES) + '"' * len(_QUOTES) + "-" * len(_HYPHENS), _INVISIBLE
 )
-# A letter of scripts that separate words: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
+# A letter of a script that separates words by spaces: not Thai, Lao, Burmese, Khmer, kana, Chinese and Hangul.
 _LETTER = re.compile("[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # Endings that a word of the question may add to a value: "cats", "buses", "African", "European".
-ENDINGS = frozenset(("s", "es", "n", "an"))
+WORD_ENDINGS = frozenset(("s", "es", "n", "an"))
 
 # Stop words in questions.
-STOP = frozenset(
+STOP_WORDS = frozenset(
     "a all and are as at be by did do does each find for from give had has have how in is it its least less list many "
     "me more most much name names number numbers of on or return show tell than that the their there they to was were "
     "what which who with".split()
@@ -75,10 +78,12 @@ Match = tuple[str, str, str]
 
 
 class TextIndex(NamedTuple):
-    """An index of N texts of a database: text i is bytes `starts[i]` to `starts[i + 1]`, in column `columns[owner[i]]`.
+    """A BM25 index of N texts of a database, with V distinct tokens; ends of ranges are exclusive.
 
-    `tokens` maps the V tokens to ids; token t adds `scores[j]` to the score of text `text_ids[j]`, for j from `ends[t]`
-    to `ends[t + 1]`. A text can only match a question with at least `least[i]` of its distinct tokens.
+    Text i is the bytes `starts[i]` to `starts[i + 1]` of `texts`; it is from the (table, column) `columns[owner[i]]`.
+    `tokens` maps tokens to ids. Token t adds `scores[j]` to the score of text `text_ids[j]`, for j from `ends[t]` to
+    `ends[t + 1]`: the rows of a sparse matrix [V, N] in CSR format. A question can match text i only if it has at least
+    `least[i]` of the text's distinct tokens.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -102,44 +107,48 @@ class TextIndex(NamedTuple):
         return self.texts[self.starts[i] : self.starts[i + 1]].decode()
 
     def search(self, question: str, best: int) -> tuple[Match, ...]:
-        """Return up to `best` values that the question names, sorted by matched share and then by length."""
+        """Return up to `best` values that the question names: the largest matched share first, then the longest."""
         folded_question = fold(question)
         token_ids = [
-            [t for token in TOKEN.findall(word) if (t := self.tokens.get(token)) is not None]
+            [t for token in TOKEN_PATTERN.findall(word) if (t := self.tokens.get(token)) is not None]
             for word in _WORD.findall(folded_question)
         ]
         matches = []
         for i in self._candidate_texts(token_ids):
             text = self.text(i)
             folded = fold(text)
-            if share := _share(folded, folded_question):
+            if share := _matched_share(folded, folded_question):
                 matches.append((-share, -len(folded), i, text))
         return tuple((*self.columns[self.owner[i]], text) for _, _, i, text in sorted(matches)[:best])
 
     def _candidate_texts(self, token_ids: Sequence[Sequence[int]]) -> list[int]:
-        """Return the texts that BM25 retrieves for any run of words, among those that can match."""
+        """Return the texts that BM25 retrieves for any run of words, among those that can match.
+
+        `token_ids` has the ids of the known tokens of each word of the question.
+        """
         tokens = sorted({token for word in token_ids for token in word})
         if not tokens:
             return []
         slices = [slice(self.ends[token], self.ends[token + 1]) for token in tokens]
-        has = np.bincount(np.concatenate([self.text_ids[part] for part in slices]), minlength=len(self.owner))
-        able = np.flatnonzero(has >= self.least)
-        if len(able) <= _BEST_PER_RUN:
-            return able.tolist()
-        indices = np.full(len(self.owner), -1, np.int32)
-        indices[able] = np.arange(len(able))
-        by_token = {}
+        num_shared = np.bincount(np.concatenate([self.text_ids[part] for part in slices]), minlength=len(self.owner))
+        possible = np.flatnonzero(num_shared >= self.least)  # the M texts that can match
+        if len(possible) <= _BEST_PER_RUN:
+            return possible.tolist()
+        index_of_text = np.full(len(self.owner), -1, np.int32)
+        index_of_text[possible] = np.arange(len(possible))
+        scores_by_token = {}
         for token, part in zip(tokens, slices, strict=True):
-            at = indices[self.text_ids[part]]
-            by_token[token] = row = np.zeros(len(able))
-            row[at[at >= 0]] = self.scores[part][at >= 0]
-        by_word = [sum((by_token[token] for token in word), np.zeros(len(able))) for word in token_ids]
-        upto = np.cumsum([np.zeros(len(able)), *by_word], axis=0)  # the score of a run is the difference of two rows
+            indices = index_of_text[self.text_ids[part]]
+            scores_by_token[token] = token_scores = np.zeros(len(possible))
+            token_scores[indices[indices >= 0]] = self.scores[part][indices >= 0]
+        word_scores = [sum((scores_by_token[token] for token in word), np.zeros(len(possible))) for word in token_ids]
+        # Row w has the scores of the first w words, [words + 1, M], so a run's scores are the difference of two rows.
+        cumulative = np.cumsum([np.zeros(len(possible)), *word_scores], axis=0)
         chosen: set[int] = set()
-        for length in range(1, min(_MAX_RUN, len(token_ids)) + 1):
-            runs = upto[length:] - upto[:-length]
-            first = np.argsort(-runs, axis=1, kind="stable")[:, :_BEST_PER_RUN]
-            chosen.update(able[first[np.take_along_axis(runs, first, axis=1) > 0]].tolist())
+        for length in range(1, min(_MAX_RUN_WORDS, len(token_ids)) + 1):
+            run_scores = cumulative[length:] - cumulative[:-length]
+            best = np.argsort(-run_scores, axis=1, kind="stable")[:, :_BEST_PER_RUN]
+            chosen.update(possible[best[np.take_along_axis(run_scores, best, axis=1) > 0]].tolist())
         return sorted(chosen)
 
 
@@ -156,16 +165,16 @@ _lock = threading.Lock()
 
 
 def open_index(db_path: str, hide: Sequence[str] = ()) -> TextIndex:
-    """Return the index of a database's texts, without the columns of `hide`.
+    """Return the index of a database's texts, without the columns of `hide`, which the model must not see.
 
-    It is computed once per content of the file, and the most recent ones are in memory.
+    It is computed once per content of the file and cached on disk; the most recent indices are also in memory.
     """
     version = version_of(db_path, hide)
     with _lock:
         index = _recent.pop(version, None)
         if index is None:
             index = load_or_compute(
-                _KIND, version, _load, _dump, lambda: make_index(*read_texts(version.path, version.hide))
+                _CACHE_KIND, version, _load, _dump, lambda: make_index(*read_texts(version.path, version.hide))
             )
         _recent[version] = index
         while len(_recent) > 1 and sum(entry.nbytes for entry in _recent.values()) > _MEMORY_BYTES:
@@ -192,7 +201,7 @@ def _read_texts(
             with skip_unreadable(path, f"{table.name}.{column.name}"):
                 rows = connection.execute(
                     f"SELECT DISTINCT v FROM (SELECT {name} AS v FROM {source}) "
-                    f"WHERE typeof(v) = 'text' AND {_SHORT} ORDER BY v LIMIT {_MAX_VALUES}"
+                    f"WHERE typeof(v) = 'text' AND {_IS_SHORT_SQL} ORDER BY v LIMIT {_MAX_VALUES}"
                 )
                 if distinct := [text for (text,) in rows if _WORD.search(text) and _is_short(text)]:
                     columns.append((table.name, column.name))
@@ -201,31 +210,37 @@ def _read_texts(
 
 
 def make_index(columns: Sequence[tuple[str, str]], texts: Sequence[Sequence[str]]) -> TextIndex:
-    """Index the texts of each column."""
-    every = [text for column in texts for text in column]
-    raw = [text.encode() for text in every]
+    """Index texts; `texts[i]` are those of `columns[i]`, a (table, column)."""
+    all_texts = [text for column in texts for text in column]
+    raw = [text.encode() for text in all_texts]
     owner = np.repeat(np.arange(len(columns), dtype=np.int32), [len(column) for column in texts])
     starts = np.cumsum([0, *map(len, raw)], dtype=np.int64)
-    folded = [fold(text) for text in every]
+    folded = [fold(text) for text in all_texts]
     tokens, scores, text_ids, ends = bm25(folded)
-    # Up to `spare` characters of a text may be missing in the question; each of them removes at most one token.
-    spare = np.array([len(text) - _min_shared_characters(len(text)) for text in folded], np.int64)
-    least = np.maximum(np.bincount(text_ids, minlength=len(every)) - spare, 1)
+    # Up to `max_missing` characters of a matching text may be missing in the question. Each of them removes at most one
+    # token, so all other tokens of the text must be in the question.
+    max_missing = np.array([len(text) - _min_shared_characters(len(text)) for text in folded], np.int64)
+    least = np.maximum(np.bincount(text_ids, minlength=len(all_texts)) - max_missing, 1)
     return TextIndex(
         tuple(columns), b"".join(raw), starts, owner, least.astype(np.int32), tokens, scores, text_ids, ends
     )
 
 
 def bm25(texts: Sequence[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tokens of the texts, and the scores, text ids and ends of each token's entries (`TextIndex`)."""
+    """Return the ids of the tokens in the texts, and `scores`, `text_ids` and `ends` of `TextIndex`.
+
+    Raises InputError without the package bm25s.
+    """
     if not texts:
         return {}, np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32)
     bm25s = _import_bm25s()
-    cut = bm25s.tokenize(texts, lower=False, token_pattern=TOKEN.pattern, stopwords=None, show_progress=False)
+    tokenized = bm25s.tokenize(
+        texts, lower=False, token_pattern=TOKEN_PATTERN.pattern, stopwords=None, show_progress=False
+    )
     retriever = bm25s.BM25()
-    retriever.index(cut, create_empty_token=False, show_progress=False)
+    retriever.index(tokenized, create_empty_token=False, show_progress=False)
     matrix = retriever.scores
-    return dict(cut.vocab), matrix["data"], matrix["indices"], matrix["indptr"]
+    return dict(tokenized.vocab), matrix["data"], matrix["indices"], matrix["indptr"]
 
 
 def _import_bm25s() -> Any:
@@ -261,10 +276,11 @@ def unify(text: str) -> str:
 
 
 def _with_plain_marks(text: str) -> str:
-    return text.translate(_PLAIN) if _ODD.search(text) else text
+    return text.translate(_PLAIN_CHARACTERS) if _UNUSUAL_CHARACTER.search(text) else text
 
 
 def _is_short(text: str) -> bool:
+    """Return whether a text is short enough for the index, as it is or in Unicode's composed form."""
     return len(text) <= _MAX_CHARACTERS or len(normalize("NFC", text)) <= _MAX_CHARACTERS
 
 
@@ -273,8 +289,11 @@ def _min_shared_characters(length: int) -> int:
     return length * 85 // 100 + 1
 
 
-def _share(text: str, question: str) -> float:
-    """Return the length share of a text's longest substring that matches in `question`; 0 if too small."""
+def _matched_share(text: str, question: str) -> float:
+    """Return the length of a text's longest substring that `question` names, as a share of the text's length.
+
+    It is 0 if the share is not above 0.85.
+    """
     for length in range(len(text), _min_shared_characters(len(text)) - 1, -1):
         if any(_occurs(text[at : at + length], question) for at in range(len(text) - length + 1)):
             return length / len(text)
@@ -282,15 +301,15 @@ def _share(text: str, question: str) -> float:
 
 
 def _occurs(piece: str, question: str) -> bool:
-    """Return whether a piece occurs in `question` at word boundaries, up to an ending."""
+    """Return whether a piece occurs in `question` at word boundaries; an ending as in "cats" may follow it."""
     at = question.find(piece)
     while at >= 0:
-        word = _LETTER.match(piece) and _LETTER.match(question[at - 1 : at])
+        is_inside_word = _LETTER.match(piece) and _LETTER.match(question[at - 1 : at])
         end = at + len(piece)
-        upto = end
-        while _LETTER.match(piece[-1]) and _LETTER.match(question, upto):
-            upto += 1
-        if not word and (upto == end or question[end:upto] in ENDINGS):
+        word_end = end
+        while _LETTER.match(piece[-1]) and _LETTER.match(question, word_end):
+            word_end += 1
+        if not is_inside_word and (word_end == end or question[end:word_end] in WORD_ENDINGS):
             return True
         at = question.find(piece, at + 1)
     return False

@@ -1,8 +1,9 @@
 """Find values that a question refers to by a synonym: "French" finds France (`data.retrieval.synonyms`).
 
-Similarity comes from a folder of static word vectors: Model2Vec's, or a StaticEmbedding of sentence-transformers. A
-text is the mean of its tokens' vectors. Each phrase of one or two words that matches no value and no name of the schema
-retrieves the nearest single-word value, if its similarity suffices. Codes (F for "female") have no useful vectors.
+Similarity is the cosine of static word vectors, from the folder of a Model2Vec model or of a StaticEmbedding of
+sentence-transformers. The vector of a text is the mean of its tokens' vectors. Each phrase of one or two words of the
+question that names no value and no part of the schema retrieves the value of one word with the most similar vector, if
+the similarity suffices. Codes, such as F for "female", have no useful vectors.
 """
 
 from __future__ import annotations
@@ -21,26 +22,29 @@ from tokenizers import Tokenizer
 from jaxrl_sql.text2sql.schema.cache import Version, version_of
 from jaxrl_sql.text2sql.schema.link import name_words
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.text2sql.schema.retrieve import ENDINGS, STOP, Match, find_values, fold, open_index
+from jaxrl_sql.text2sql.schema.retrieve import STOP_WORDS, WORD_ENDINGS, Match, find_values, fold, open_index
 from jaxrl_sql.types import Example, InputError
 
 # The minimum cosine similarity of a phrase and a value; docs/results/evaluation.md has its effect.
-_NEAR = 0.8
+_MIN_SIMILARITY = 0.8
 # Words with fewer letters are codes.
-_LETTERS = 3
+_MIN_LETTERS = 3
 
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 class WordVectors(NamedTuple):
-    """The vectors of V tokens, float32 [V, E], with their tokenizer; `unknown` is the id of unknown words."""
+    """The vectors of V tokens, float32 [V, E] for vectors of size E, with their tokenizer.
+
+    `unknown` is the token id of unknown words, which have no useful vector; None if the tokenizer has no such token.
+    """
 
     tokenizer: Tokenizer
     table: np.ndarray
     unknown: int | None
 
     def of(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the direction of each text, float32 [N, E]: of length 1, or 0 without known tokens."""
+        """Return the normalized vector of each text, float32 [N, E]: its length is 1, or 0 without known tokens."""
         directions = np.zeros((len(texts), self.table.shape[1]), np.float32)
         for i, encoding in enumerate(self.tokenizer.encode_batch(list(texts), add_special_tokens=False)):
             if ids := [token for token in encoding.ids if token != self.unknown]:
@@ -48,8 +52,11 @@ class WordVectors(NamedTuple):
         return directions / np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-9)
 
 
-class _Meanings(NamedTuple):
-    """The N single-word values of a database with their occurrences and their directions, float32 [N, E]."""
+class _ValueVectors(NamedTuple):
+    """The N values of one word in a database: their texts, the columns that have each, and their vectors.
+
+    `directions` are normalized vectors, float32 [N, E].
+    """
 
     texts: tuple[str, ...]
     matches: tuple[tuple[Match, ...], ...]
@@ -57,24 +64,27 @@ class _Meanings(NamedTuple):
 
 
 def find_alike(example: Example, best: int, folder: str) -> tuple[Match, ...]:
-    """Return up to `best` values that the question or its evidence names, followed by those it has synonyms of.
+    """Return up to `best` values that the question or its evidence names, followed by those that it has synonyms of.
 
-    A `folder` of "" disables synonyms. Raises InputError for a folder without word vectors or an unreadable database.
+    `folder` contains the word vectors; "" disables synonyms. Raises InputError for a folder without word vectors or an
+    unreadable database.
     """
     named = find_values(example, best)
     if not folder:
         return named
     version = version_of(example.db_path, example.hide)
-    vectors, meanings = load_vectors(folder), _read_meanings(version, folder)
-    vocabulary = {word for *_, value in named for word in _WORD.findall(fold(value))} | _names(version)
+    vectors, values = load_vectors(folder), _read_value_vectors(version, folder)
+    vocabulary = {word for *_, value in named for word in _WORD.findall(fold(value))} | _schema_words(version)
     texts = (example.evidence, example.question)
     phrases = sorted({phrase for text in texts for phrase in _phrases(fold(text), vocabulary)})
-    if not phrases or not meanings.texts:
+    if not phrases or not values.texts:
         return named
-    alike = vectors.of(phrases) @ meanings.directions.T
-    nearest = sorted({(-float(alike[i, at]), int(at)) for i, at in enumerate(alike.argmax(axis=1))})
-    meant = [match for near, at in nearest if -near >= _NEAR for match in meanings.matches[at]]
-    return (*named, *(match for match in dict.fromkeys(meant) if match not in named))[:best]
+    similarity = vectors.of(phrases) @ values.directions.T
+    # (negative cosine, index of a value) for the nearest value of each phrase, the most similar first.
+    nearest = sorted({(-float(similarity[i, value]), int(value)) for i, value in enumerate(similarity.argmax(axis=1))})
+    near_values = [value for negative_cosine, value in nearest if -negative_cosine >= _MIN_SIMILARITY]
+    synonyms = [match for value in near_values for match in values.matches[value]]
+    return (*named, *(match for match in dict.fromkeys(synonyms) if match not in named))[:best]
 
 
 @lru_cache(maxsize=2)
@@ -100,7 +110,7 @@ def load_vectors(folder: str) -> WordVectors:
     table = table.astype(np.float32)
     if (mapping := tensors.get("mapping")) is not None:  # tokens that share a vector
         table = table[mapping]
-    if (weights := tensors.get("weights")) is not None:
+    if (weights := tensors.get("weights")) is not None:  # a factor per token
         table = table * weights.astype(np.float32)[: len(table), None]
     if tokenizer.get_vocab_size() > len(table):
         raise InputError(
@@ -116,7 +126,8 @@ def load_vectors(folder: str) -> WordVectors:
 
 
 @lru_cache(maxsize=64)
-def _read_meanings(version: Version, folder: str) -> _Meanings:
+def _read_value_vectors(version: Version, folder: str) -> _ValueVectors:
+    """Return the values of one word in a database, with their vectors from a folder."""
     index = open_index(version.path, version.hide)
     matches: dict[str, list[Match]] = {}
     for i, owner in enumerate(index.owner):
@@ -124,11 +135,11 @@ def _read_meanings(version: Version, folder: str) -> _Meanings:
         tokens = _WORD.findall(fold(text))
         if len(tokens) == 1 and _is_distinctive(tokens[0]):
             matches.setdefault(fold(text), []).append((*index.columns[owner], text))
-    return _Meanings(tuple(matches), tuple(map(tuple, matches.values())), load_vectors(folder).of(list(matches)))
+    return _ValueVectors(tuple(matches), tuple(map(tuple, matches.values())), load_vectors(folder).of(list(matches)))
 
 
 @lru_cache(maxsize=64)
-def _names(version: Version) -> frozenset[str]:
+def _schema_words(version: Version) -> frozenset[str]:
     """Return the words in a database's table and column names."""
     names = [
         part
@@ -139,20 +150,25 @@ def _names(version: Version) -> frozenset[str]:
 
 
 def _phrases(text: str, vocabulary: Collection[str]) -> Iterator[str]:
-    """Yield the words that may refer to a value, and pairs of consecutive ones."""
-    before = ""
+    """Yield the words that may refer to a value, and the pairs of such words that follow each other.
+
+    A word of `vocabulary` (the named values and the schema's names) needs no synonym.
+    """
+    previous = ""
     for word in _WORD.findall(text):
-        counts = _is_distinctive(word) and not _is_known(word, vocabulary)
-        if counts:
+        may_refer = _is_distinctive(word) and not _is_known(word, vocabulary)
+        if may_refer:
             yield word
-        if counts and before:
-            yield f"{before} {word}"
-        before = word if counts else ""
+        if may_refer and previous:
+            yield f"{previous} {word}"
+        previous = word if may_refer else ""
 
 
 def _is_distinctive(word: str) -> bool:
-    return len(word) >= _LETTERS and word not in STOP
+    """Return whether a word is neither a code nor a stop word."""
+    return len(word) >= _MIN_LETTERS and word not in STOP_WORDS
 
 
 def _is_known(word: str, vocabulary: Collection[str]) -> bool:
-    return word in vocabulary or any(word.endswith(end) and word[: -len(end)] in vocabulary for end in ENDINGS)
+    """Return whether a word is in the vocabulary, possibly without an ending such as a plural's."""
+    return word in vocabulary or any(word.endswith(end) and word[: -len(end)] in vocabulary for end in WORD_ENDINGS)

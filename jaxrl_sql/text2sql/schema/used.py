@@ -1,7 +1,8 @@
 """Find the tables and columns that a query reads, which a training prompt must include.
 
-Names are resolved in sqlglot's tree, through aliases, subqueries and stars. The result is a superset of the reads that
-SQLite's authorizer reports (verified by tests). An ambiguous name counts for all tables that have it.
+Names are resolved in sqlglot's tree, through aliases, subqueries and stars (`SELECT *`). The result includes all reads
+that SQLite's authorizer reports, and sometimes more; tests verify this. An ambiguous name counts for all tables that
+have it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class UsedColumns(NamedTuple):
 
 
 class _AliasedTable(NamedTuple):
-    """An item of a FROM clause: its alias, and its table unless it is a subquery."""
+    """A source of rows in a FROM clause: its alias, and its table; None for a subquery or CTE."""
 
     alias: str
     table: Table | None
@@ -36,72 +37,78 @@ class _AliasedTable(NamedTuple):
 
 @none_if_it_fails
 def find_used_columns(sql: str, schema: Schema) -> UsedColumns | None:
-    """Return the reads of a SQLite query; None if it is not a single query or reads objects outside of the schema.
+    """Return the reads of a SQLite query; None if they are not known.
 
-    These are views, SQLite's internal tables and table-valued functions, whose columns are not in the schema, and SQL
-    that sqlglot cannot parse.
+    This is the case if sqlglot cannot parse the SQL, if it is not a single query, and if it reads objects that are not
+    tables of the schema: views, SQLite's internal tables and table-valued functions.
     """
     trees = parse_statements(sql) or ()
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         return None
-    return _NameResolver(trees[0], schema).read()
+    return _NameResolver(trees[0], schema).resolve()
 
 
 class _NameResolver:
-    """The resolution of names in one query."""
+    """The resolution of names in one query.
+
+    `sources` has the tables in the FROM clause of each SELECT, by the `id` of its node. `is_in_schema` becomes false if
+    the query reads anything but tables of the schema and its own CTEs.
+    """
 
     def __init__(self, tree: exp.Query, schema: Schema) -> None:
         self.tree = tree
         self.tables = {table.name.lower(): table for table in schema.tables}
-        self.views = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+        self.cte_names = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
         self.sources: dict[int, list[_AliasedTable]] = {}
         self.columns: set[Name] = set()
         self.read_tables: dict[str, Table] = {}
-        self.is_known = True
+        self.is_in_schema = True
 
-    def read(self) -> UsedColumns | None:
-        """Collect tables, then columns."""
+    def resolve(self) -> UsedColumns | None:
+        """Return the tables and columns that the query reads; None if it reads objects outside of the schema."""
         for table in self.tree.find_all(exp.Table):
             self._add_table(table)
         for derived in self.tree.find_all(exp.Subquery):
             if derived.alias:
-                self._at(derived).append(_AliasedTable(derived.alias.lower(), None))
+                self._sources_of(derived).append(_AliasedTable(derived.alias.lower(), None))
         for select in self.tree.find_all(exp.Select):
             if any(isinstance(output, exp.Star) for output in select.expressions):
                 self._add_all(self.sources.get(id(select), []))
         for join in self.tree.find_all(exp.Join):
             self._add_join(join)
-        for listed in self.tree.find_all(exp.In):
-            self._add_listed(listed)
+        for in_node in self.tree.find_all(exp.In):
+            self._add_in_table(in_node)
         for column in self.tree.find_all(exp.Column):
             self._add_column(column)
-        if not self.is_known:
+        if not self.is_in_schema:
             return None
         return UsedColumns(frozenset(table.name for table in self.read_tables.values()), frozenset(self.columns))
 
-    def _at(self, node: exp.Expression) -> list[_AliasedTable]:
-        """Return the sources of the query that a node of a FROM clause belongs to."""
+    def _sources_of(self, node: exp.Expression) -> list[_AliasedTable]:
+        """Return the sources of the SELECT that a node belongs to, a list to which callers append."""
         return self.sources.setdefault(id(node.find_ancestor(exp.Select)), [])
 
     def _add_table(self, node: exp.Table) -> None:
+        """Add a table of a FROM clause to the sources of its query, and to the tables read unless it is a CTE."""
         name = node.name.lower()
         table = self.tables.get(name)
         if table is None:
-            self.is_known &= name in self.views
+            self.is_in_schema &= name in self.cte_names
         else:
             self.read_tables[name] = table
         # A CTE may have the name of the table that it reads.
         for alias in {node.alias_or_name.lower(), name}:
-            self._at(node).append(_AliasedTable(alias, table))
+            self._sources_of(node).append(_AliasedTable(alias, table))
 
     def _add_join(self, join: exp.Join) -> None:
+        """Add the columns that a NATURAL join or USING compares."""
         sources = self.sources.get(id(join.find_ancestor(exp.Select)), [])
         if join.args.get("method") == "NATURAL":
             self._add_all(sources)
         for name in join.args.get("using") or ():
             self._add_named(sources, name.name)
 
-    def _add_listed(self, node: exp.In) -> None:
+    def _add_in_table(self, node: exp.In) -> None:
         """Add the table that `x IN name` reads."""
         field = node.args.get("field")
         if isinstance(field, exp.Column) and (table := self.tables.get(field.name.lower())):
@@ -109,6 +116,7 @@ class _NameResolver:
             self._add_all([_AliasedTable("", table)])
 
     def _add_column(self, node: exp.Column) -> None:
+        """Add what a column's name refers to: its alias's column, or the column of the innermost query that has one."""
         scopes = list(self._scopes(node))
         if node.table:
             sources = self._of_alias(scopes, node.table.lower())
@@ -121,6 +129,7 @@ class _NameResolver:
             self._add_named([_AliasedTable("", table) for table in self.read_tables.values()], node.name)
 
     def _of_alias(self, scopes: list[list[_AliasedTable]], alias: str) -> list[_AliasedTable]:
+        """Return the sources with an alias in the innermost scope that has any, else in the whole query."""
         for scope in scopes:
             if sources := [source for source in scope if source.alias == alias]:
                 return sources
@@ -134,12 +143,16 @@ class _NameResolver:
             select = select.find_ancestor(exp.Select)
 
     def _add_all(self, sources: list[_AliasedTable]) -> None:
+        """Add all columns of the sources."""
         self.columns |= {
             (source.table.name, column.name) for source in sources if source.table for column in source.table.columns
         }
 
     def _add_named(self, sources: list[_AliasedTable], name: str) -> bool:
-        """Add a named column of each source that has it, and return whether any has; a rowid counts as the key."""
+        """Add the column `name` of each source that has it, and return whether any has it.
+
+        SQLite's implicit row id counts as the primary key.
+        """
         lowered = name.lower()
         columns = {
             (source.table.name, column.name)

@@ -158,7 +158,7 @@ def test_cache_of_records_is_limited(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
     whole = open_streamed(folder)
     streamed = StreamedQuestions(
-        whole.lines, whole.records, lambda item: dataclasses.replace(item, dialect="mysql"), 40, 4
+        whole.record_file, whole.records, lambda item: dataclasses.replace(item, dialect="mysql"), 40, 4
     )
     assert {entry.dialect for entry in streamed} == {"mysql"}
     assert streamed._read.cache_info().currsize == 4

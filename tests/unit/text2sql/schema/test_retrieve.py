@@ -125,8 +125,8 @@ def test_database_without_texts_has_no_matches(tmp_path: Path) -> None:
 
 def test_matched_share_must_exceed_0_85() -> None:
     text = "x" * 3 + "abcdefghijklmnopq"  # 17 of 20 are 0.85
-    assert retrieve._share(text, "abcdefghijklmnopq") == 0
-    assert retrieve._share(text, "xabcdefghijklmnopq") == 18 / 20
+    assert retrieve._matched_share(text, "abcdefghijklmnopq") == 0
+    assert retrieve._matched_share(text, "xabcdefghijklmnopq") == 18 / 20
     assert [length for length in range(1, 41) if (retrieve._min_shared_characters(length) - 1) / length > 0.85] == []
     assert [length for length in range(1, 41) if retrieve._min_shared_characters(length) / length <= 0.85] == []
 
@@ -144,7 +144,7 @@ def test_matched_share_must_exceed_0_85() -> None:
     ],
 )  # fmt: skip
 def test_value_inside_a_longer_word_is_no_match(text: str, question: str, shown: bool) -> None:
-    assert (retrieve._share(text, question) > 0) == shown
+    assert (retrieve._matched_share(text, question) > 0) == shown
 
 
 WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island")
@@ -153,12 +153,12 @@ WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island"
 def full_scan(texts: Sequence[str], question: str) -> set[int]:
     """Return the texts with a sufficient share in a question, by a full scan; short words match only as words."""
     question_text = retrieve.fold(question)
-    tokens = {token for word in retrieve._WORD.findall(question_text) for token in retrieve.TOKEN.findall(word)}
+    tokens = {token for word in retrieve._WORD.findall(question_text) for token in retrieve.TOKEN_PATTERN.findall(word)}
     return {
         i
         for i, text in enumerate(texts)
-        if retrieve._share(retrieve.fold(text), question_text)
-        and any(token in tokens for token in retrieve.TOKEN.findall(retrieve.fold(text)))
+        if retrieve._matched_share(retrieve.fold(text), question_text)
+        and any(token in tokens for token in retrieve.TOKEN_PATTERN.findall(retrieve.fold(text)))
     }
 
 

@@ -27,12 +27,12 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import make_step
 from jaxrl_sql.batch import GroupBatch, Segment, first_fit
 from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_config
 from jaxrl_sql.models.ops.micro_batches import order_for_parts
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.planning.lengths import shuffle_lengths, truncated_exponential
-from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.training.batching.pack import share_schemas, with_packed_rows
 
 START = "configs/quickstart_start"
@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--mean", type=float, default=26.0, help="mean tokens per answer")
     options = parser.parse_args()
-    keep_freed_memory()
+    prepare_process()
     model = MODEL if options.quick else load_config(START)
     report = Report(options)
     for shape in (QUICK,) if options.quick else SHAPES:

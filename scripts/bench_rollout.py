@@ -22,12 +22,12 @@ from harness import Goal, Report, make_parser, ratios, run_turns, seconds
 
 from jaxrl_sql.batch import GroupBatch, pad_tokens
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, unembed
 from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts, prompt_texts
 from jaxrl_sql.text2sql.prompts.styles import compact_style
@@ -203,7 +203,7 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--data", default=os.environ.get("JAXRL_SQL_DATA", ""))
     options = parser.parse_args()
-    keep_freed_memory()
+    prepare_process()
     t = 16 if options.quick else 128
     params = init_params(MODEL, jax.random.key(0))
     report = Report(options)

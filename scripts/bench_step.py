@@ -28,12 +28,12 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import init_params
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import hidden_states, unembedding
 from jaxrl_sql.rollout import Engine, EngineConfig
-from jaxrl_sql.runtime.memory import keep_freed_memory
 
 
 class Shape(NamedTuple):
@@ -219,7 +219,7 @@ def make_state(params: Any, optimizer: Any) -> TrainState:
 def main() -> int:
     """Measure the shapes; return the exit code."""
     options = make_parser(__doc__).parse_args()
-    keep_freed_memory()  # as the commands do
+    prepare_process()  # as the commands do
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     params = init_params(MODEL, jax.random.key(0))
     report = Report(options)

@@ -25,6 +25,7 @@ from jaxrl_sql.algo.step import init_state
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import GrpoConfig, KlConfig, ModelConfigSection, OptimConfig, RolloutConfig
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import init_adapters, policy_params
@@ -32,7 +33,6 @@ from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.shapes import published_config
 from jaxrl_sql.planning.workload import engine_config
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
-from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
@@ -119,7 +119,7 @@ class Stack:
         compute = jnp.dtype(work.product_dtype)
         policy = make_policy(
             config, 1.0, "full" if work.checkpointing else "none", compute, "auto",
-            ModelConfigSection().kept_logits_mib * MIB,
+            ModelConfigSection().kept_logits,
         )  # fmt: skip
         slots = engine_config(RolloutConfig(), work.completions, bucket(work.prompt_tokens), 1)
         tokenizer = NumberTokenizer(config.vocab_size)
@@ -169,7 +169,7 @@ def main() -> None:
         save_model(Path(sys.argv[1]))
         return
     turns = Turns()
-    keep_freed_memory()  # as the commands do
+    prepare_process()  # as the commands do
     device = jax.devices()[0]
     versions = f"jaxrl-sql {importlib.metadata.version('jaxrl-sql')}, jax {jax.__version__}"
     turns.begin(device.platform, device.device_kind, versions)

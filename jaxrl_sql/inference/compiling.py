@@ -9,12 +9,11 @@ from contextlib import contextmanager
 
 import jax
 
+from jaxrl_sql.parallel.compile_once import COMPILED, LOWERED
 from jaxrl_sql.parallel.processes import exchange
 from jaxrl_sql.runtime.memory import mappings_taken, release_freed_memory
 from jaxrl_sql.runtime.progress import CompileStats
 
-_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-_COMPILED = "/jax/core/compile/backend_compile_duration"
 _WAIT_S = 5.0
 
 
@@ -26,11 +25,11 @@ def record_compilations(compile_stats: CompileStats, clock: Callable[[], float] 
     """
 
     def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event == _LOWERED:
+        if event == LOWERED:
             compile_stats.start(
                 str(kwargs.get("fun_name", "a program")).removeprefix("jit(").removesuffix(")"), clock()
             )
-        elif event == _COMPILED:
+        elif event == COMPILED:
             compile_stats.finish(duration_secs)
             release_freed_memory()
 
@@ -83,11 +82,11 @@ def report_compilations(note: Callable[[str], object], wait_s: float = _WAIT_S) 
     def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
         nonlocal timer
         del duration_secs, kwargs  # `record_compilations` records them
-        if event not in (_LOWERED, _COMPILED):
+        if event not in (LOWERED, COMPILED):
             return
         if timer is not None:
             timer.cancel()
-        if event == _LOWERED:
+        if event == LOWERED:
             earlier = f"{compile_stats.programs} programs took {compile_stats.seconds:.0f} s before it"
             line = f"compiling {compile_stats.name}: {earlier}"
             timer = threading.Timer(wait_s, note, [line])

@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.lora import policy_shardings
 from jaxrl_sql.models.stacked_layers import take_layers
+from jaxrl_sql.parallel.compile_once import CompileOnce, shares_programs
 from jaxrl_sql.parallel.mesh import local_replicas, replica_grid
 from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.call import EngineCall
@@ -175,16 +177,22 @@ def _call_on_mesh(replica: Replica, function: Callable[..., Any], *arguments: An
 def _run(calls: Sequence[tuple[Replica, EngineCall]], starts_next: bool) -> Iterator[Sample]:
     """Yield the samples of all replicas: chunks are launched on all before the first log is awaited.
 
-    Each is launched by its own thread, since the first launch compiles, for each replica's devices anew. If the call
-    `starts_next`, a replica whose own samples are finished begins the next call's until those of all are, on all
-    processes: they all run the same number of rounds of chunks, whatever the time.
+    Each is launched by its own thread, since the first launch compiles, for each replica's devices anew; where replicas
+    can share a compiled program, the first to need it compiles it and the others wait. If the call `starts_next`, a
+    replica whose own samples are finished begins the next call's until those of all are, on all processes: they all run
+    the same number of rounds of chunks, whatever the time.
     """
     for _, call in calls:
         yield from call.ready_samples()
-    with ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
+    with CompileOnce() as compile_once, ThreadPoolExecutor(max(len(calls), 1), "replica") as threads:
+
+        def launch(pair: tuple[Replica, EngineCall]) -> list[Sample]:
+            with compile_once.turns() if shares_programs() else nullcontext():
+                return _call_on_mesh(pair[0], pair[1].launch)
+
         while _is_unfinished(calls, starts_next):
             active = [pair for pair in calls if (pair[1].has_work if starts_next else pair[1].unfinished)]
-            for failed in threads.map(lambda pair: _call_on_mesh(pair[0], pair[1].launch), active):
+            for failed in threads.map(launch, active):
                 yield from failed
             for replica, call in active:
                 yield from _call_on_mesh(replica, call.read)

@@ -127,12 +127,17 @@ def test_closed_output_pipe_raises_no_traceback() -> None:
     assert child.returncode == 1
 
 
-def test_cuda_runs_each_loop_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_xla_are_added_once_and_never_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_foo")
     monkeypatch.setattr(gpus, "has_compiler", lambda: False)
     prepare_process()
-    assert os.environ["XLA_FLAGS"] == "--xla_foo"
+    assert os.environ["XLA_FLAGS"] == "--xla_foo --xla_cpu_prefer_vector_width=512"
     monkeypatch.setattr(gpus, "has_compiler", lambda: True)
     prepare_process()
     prepare_process()
-    assert os.environ["XLA_FLAGS"] == "--xla_foo --xla_gpu_enable_command_buffer=+WHILE"
+    assert (
+        os.environ["XLA_FLAGS"] == "--xla_foo --xla_cpu_prefer_vector_width=512 --xla_gpu_enable_command_buffer=+WHILE"
+    )
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_prefer_vector_width=256 --xla_gpu_enable_command_buffer=")
+    prepare_process()
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_prefer_vector_width=256 --xla_gpu_enable_command_buffer="

@@ -12,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,16 @@ def test_truncation_adds_few_kernels_and_passes_over_the_logits(limits: str) -> 
 
 @pytest.mark.slow
 @NEEDS_PLUGIN
+def test_gpus_of_equal_kind_share_a_program_in_the_cache() -> None:
+    """Copies of the engine compile in turns for it (`parallel.compile_once`); a program for one GPU is not for two."""
+    result = run("h100", "cache", "")
+    assert result["first two GPUs"] == 1
+    assert result["last two GPUs"] == 1
+    assert result["one GPU"] == 2
+
+
+@pytest.mark.slow
+@NEEDS_PLUGIN
 def test_copies_of_stacked_weights_are_detected() -> None:
     """Stacked weights are sliced in each step: the check of the test above detects these copies."""
     assert len(run("h100", "decode", "stacked")["copies"]) >= 6
@@ -278,6 +290,30 @@ def _sampling_program(chip: str, limits: str) -> str:
     return str(sample.lower(keys, host(LOGITS, jnp.float32), parameters).compile().as_text())
 
 
+def _cached_programs(chip: str) -> dict[str, int]:
+    """Compile a program for parts of four GPUs; return how many programs the persistent cache has after each."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxrl_sql.parallel import make_mesh
+    from jaxrl_sql.planning.chips import find_topology
+
+    devices = find_topology(TOPOLOGY[chip]).devices()
+    assert devices is not None
+    counts = {}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        # An entry that is found cannot be loaded without a GPU, so the program is compiled again.
+        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry", UserWarning)
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        for name, part in (("first two GPUs", devices[:2]), ("last two GPUs", devices[2:]), ("one GPU", devices[:1])):
+            placed = jax.NamedSharding(make_mesh(1, 1, len(part), part), jax.P("tensor"))
+            x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=placed)
+            jax.jit(lambda x: jnp.sin(x) @ x).lower(x).compile()
+            counts[name] = len(list(Path(folder).glob("*-cache")))
+    return counts
+
+
 def _kernels(text: str, shares: tuple[float, float]) -> tuple[int, int]:
     """Return the kernels that a program runs, and how often they read or write an array of all logits."""
     computations, entry = hlo._computations(text)
@@ -297,6 +333,8 @@ def _kernels(text: str, shares: tuple[float, float]) -> tuple[int, int]:
 
 
 def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
+    if case == "cache":
+        return _cached_programs(chip)
     if case == "sample":
         text = _sampling_program(chip, option)
         # Branch 0 of a condition is the one of `False`: some row is not found in the likeliest tokens.

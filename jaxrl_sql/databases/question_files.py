@@ -133,7 +133,7 @@ def load_split(root: str | Path, split: str, limit: int = 0, database: str = "")
 def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) -> Benchmark:
     """Add notes on the databases that a user's questions were matched with."""
     notes = [*loaded.notes, *databases.notes]
-    if loaded.name == "own":
+    if loaded.name == "own":  # the format of a user's own file of questions
         notes.append(f"matched with {describe_databases(loaded.examples)}")
     if database and loaded.name not in USERS:
         notes.append(f"{KEY} is not used: the questions of {loaded.name} name their own databases")

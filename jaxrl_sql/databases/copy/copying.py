@@ -149,6 +149,7 @@ def _copy_file(
         rejected_keys = writer.finish(plan.tables)
         for table in plan.tables:
             _compare(file, writer, table, digests[table.name])
+        # The mirror gets the same converted rows, which are read from the source again.
         path = mirror_path(manifest.path.parent, file.db_id)
         rows = lambda table: _RowConverter(source, table, target.rules).rows()  # noqa: E731
         write_mirror(path, plan.tables, target.rules, rows, file.path)

@@ -67,7 +67,7 @@ class DatabaseWriter(ABC):
     """A database that is being written: call `create`, then `load` for each table, then `finish`.
 
     An engine's `open` yields the writer. If its block raises an error, PostgreSQL and DuckDB discard the tables; in
-    MySQL the incomplete tables remain.
+    MySQL the incomplete tables remain. `error` is the base class of the driver's errors.
     """
 
     declares_keys: ClassVar[bool] = False

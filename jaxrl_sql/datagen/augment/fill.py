@@ -196,7 +196,7 @@ class _RowInserter:
     """An attempt to insert the rows that a query needs.
 
     `inserted` are the new rows so far. `fixed` has the chosen values and `conditions` the conditions (operator, value),
-    both by the root of the equal cells of `required`.
+    both by the root of the equal cells of `required`. An integer `row` is the index of a required row.
     """
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema, rng: random.Random) -> None:
@@ -343,11 +343,12 @@ class _RowInserter:
             return following
         column, source = quote_name(name), quote_name(table.name)
         declared = next(column.type for column in table.columns if column.name == name).upper()
-        top = self.connection.execute(f"SELECT MAX(CAST({column} AS INTEGER)), COUNT(*) FROM {source}").fetchone()
-        number = max(top[0] or 0, 0) + 1
+        query = f"SELECT MAX(CAST({column} AS INTEGER)), COUNT(*) FROM {source}"
+        largest, num_rows = self.connection.execute(query).fetchone()
+        number = max(largest or 0, 0) + 1
         if any(word in declared for word in ("CHAR", "TEXT", "CLOB")):
             sample = self.connection.execute(f"SELECT {column} FROM {source} LIMIT 1").fetchone()
-            return str(number) if sample and str(sample[0]).isdecimal() else f"new {top[1] + 1}"
+            return str(number) if sample and str(sample[0]).isdecimal() else f"new {num_rows + 1}"
         return number
 
     def _unique_columns(self, table: Table) -> set[str]:

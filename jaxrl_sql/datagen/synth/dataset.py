@@ -83,6 +83,7 @@ def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
     """Yield (db_id, domain, is_decorated) of every database of a split; domains take turns."""
     sizes = {"train": spec.train_dbs, "dev": spec.dev_dbs, "dev_unseen": spec.unseen_dbs}
     domains = UNSEEN_DOMAINS if split == "dev_unseen" else SEEN_DOMAINS
+    # The databases of `dev` continue the turns where the training databases stopped.
     offset = spec.train_dbs if split == "dev" else 0
     for index in range(sizes[split]):
         domain = domains[(index + offset) % len(domains)]

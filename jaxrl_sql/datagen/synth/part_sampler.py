@@ -127,7 +127,8 @@ class PartSampler:
     ) -> tuple[AnnotatedColumn, str, str]:
         """Return a column, a condition on it, and words that follow a plural (`whose salary is above 100`).
 
-        The column is unused and not the label; texts and ids must repeat across rows.
+        The column is not in `used` and not the label; texts and ids must repeat across rows. `prefix` precedes the
+        column's name in SQL (`T1.` or "").
         """
         columns = [column for column in table.columns if column not in used and column is not table.label]
         column = self.choose(

@@ -149,6 +149,7 @@ class _SchemaReader:
         if not columns and not table.foreign_keys:
             return "no column to ask for"
         primary = table.primary_key
+        # Without a key of a single column, the name is "" until `link_tables`.
         key = AnnotatedColumn(quote_name(primary[0]) if len(primary) == 1 else "", "id", (), "id")
         singular = singular_of(split_words(table.name))
         return AnnotatedTable(name, plural_of(singular), singular, (), key, (), tuple(columns))
@@ -202,6 +203,7 @@ class _SchemaReader:
         has_nulls = len(known) < len(values)
         if not has_nulls and not column.not_null and total > len(values):
             has_nulls = self.run(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1") != []
+        # A single None marks a column with NULLs.
         sample: tuple[Value, ...] = (*usable, *([None] * has_nulls))  # type: ignore[arg-type]
         text = phrase if kind == "date" and _TIME.search(phrase) else column_words(phrase, kind)
         return AnnotatedColumn(name, text, (), kind, sample, _DIGITS if kind in MEASURE else 0)

@@ -243,6 +243,8 @@ class _MysqlWriter(DatabaseWriter):
 class _MysqlReader(DatabaseReader):
     """A connection that reads a database for a sample."""
 
+    # Time limits: of a lock (1205), and of a statement in MariaDB (1969) and MySQL (3024). Changes: a table's
+    # definition (1412), a missing table (1146) or column (1054).
     reasons: ClassVar = {
         1205: "locked", 1969: "slow", 3024: "slow", 1412: "changed", 1146: "changed", 1054: "changed",
     }  # fmt: skip

@@ -269,12 +269,14 @@ def _format_cell(value: Cell) -> str:
         return "\\N"
     if isinstance(value, str):
         return value.translate(_ESCAPES)
+    # Bytes are written as \x…, with the backslash escaped.
     return f"\\\\x{value.hex()}" if isinstance(value, bytes) else repr(value)
 
 
 class _PostgresqlReader(DatabaseReader):
     """A connection that reads a database for a sample."""
 
+    # By SQLSTATE: lock_not_available, query_canceled, undefined_table, undefined_column.
     reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
 
     def catalog(self) -> Catalog:

@@ -73,6 +73,7 @@ _SINCE = re.compile(
 )
 # Unix times in seconds or milliseconds, since 2001.
 _UNIX_TIMES = (range(10**9, 4 * 10**9), range(10**12, 4 * 10**12))
+# Words that mean a time; for numbers, such as 20240131, at the end of the name.
 _TIME = re.compile(r"\b(date|day|time)\b")
 _TIME_AT_END = re.compile(r"(?<!per )\b(date|day|time|timestamp|at|on)$")
 # Flags whose name is an adjective: `active`, `abandoned`, `available`.
@@ -80,6 +81,7 @@ _ADJECTIVE = re.compile(
     r"(?:not )?(\w+[^e]ed|\w+[ai]ble|active|inactive|public|private|open|new|old|current|valid|official|urgent|internal"
     r"|external|online|offline|free|full|final|read only|permanent|temporary|main|primary|default|alive|hidden|foreign)"
 )
+# Endings of flags that are no part of the claim: `active flag`, `active yn`.
 _FLAG_MARK = re.compile(r" (yn|y n|flag|ind|indicator|tf)$")
 
 
@@ -198,7 +200,7 @@ class _SchemaReader:
             kind = _text_kind(known) if str in types else _number_kind(f"{split_words(column.name)} | {phrase}", known)
         usable = [_whole_to_int(value) for value in known if _is_usable_in_text(value, kind)]
         if not usable and kind != "id":
-            # Usable as a result column; conditions need text that repeats or matches a pattern.
+            # Questions cannot contain these values, so the column is only a result: a text needs values for conditions.
             kind = "text"
         has_nulls = len(known) < len(values)
         if not has_nulls and not column.not_null and total > len(values):
@@ -268,11 +270,12 @@ class _SchemaReader:
             query = f"SELECT {column} FROM {child} WHERE {column} IS NOT NULL LIMIT {_MAX_ROWS}"
             values = self.run(query) if is_key else None
             if not values:
-                self.left_out.append((where, "refers to what is no key, or nowhere"))
+                self.left_out.append((where, "references no key, or has no values"))
                 continue
             matches = f"SELECT 1 FROM {parent} AS b WHERE b.{target} = a.{column}"
-            is_whole = self.run(f"SELECT 1 FROM {child} AS a WHERE NOT EXISTS ({matches}) LIMIT 1") == []
-            if is_whole or declared:
+            dangling = self.run(f"SELECT 1 FROM {child} AS a WHERE NOT EXISTS ({matches}) LIMIT 1")
+            is_whole = dangling == []
+            if is_whole or declared:  # a guessed key with dangling references is probably wrong
                 keys[key.table] = target
                 key_values: tuple[Value, ...] = tuple(row[0] for row in values)  # type: ignore[misc]
                 reference = Reference(AnnotatedColumn(column, "id", (), "id", key_values), parent, target)

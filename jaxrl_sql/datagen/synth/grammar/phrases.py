@@ -247,6 +247,7 @@ class Phrases(PartSampler):
         return self._number_condition(column, name, side)
 
     def _flag_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition on a flag, positive or negative; `name` is the column in SQL, here and below."""
         holds = self.chance(0.7)
         value = next((value for value in column.values if flag_of(value) == holds), int(holds))
         sql, claim = f"{name} = {literal(value)}", column.words
@@ -259,6 +260,7 @@ class Phrases(PartSampler):
         return Clause(sql, after=f"{'who' if side.are_people else 'that'} are {'' if holds else 'not '}{claim}")
 
     def _equality_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition that a text or category equals a value, or sometimes that it does not."""
         value = self.value(column)
         if column.kind == "category" and len(set(column.values)) > 2 and self.chance(0.12):
             other = f"whose {self.noun_of(column)} is not {self.value_words(value)}"
@@ -277,6 +279,7 @@ class Phrases(PartSampler):
         return Clause(sql, after=form.format(c=self.noun_of(column), v=text))
 
     def _time_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition on a date or year: a year, a range, or a bound, with the words of its event (`hired`)."""
         event = event_of(column, side.are_people)
         if column.kind == "year" and self.chance(0.25):
             value = self.value(column)
@@ -305,6 +308,7 @@ class Phrases(PartSampler):
         return Clause(f"{name} {sign} {literal(value)}", after=f"whose {self.noun_of(column)} is {relation} {value}")
 
     def _number_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition on a number: a value, a range, or a bound, with comparatives if there are any."""
         if column.kind == "int" and self.chance(0.08) and len(set(column.values)) < 40:
             value = self.value(column)
             return Clause(f"{name} = {literal(value)}", after=f"whose {self.amount(column)} is {value}")
@@ -340,6 +344,7 @@ class Phrases(PartSampler):
         return Clause(sql, after=form.format(c=noun, b=verb(noun), r=relation, v=value))
 
     def _is_counted(self, phrase: str) -> bool:
+        """Return whether a column's words are a number of things (`seats`), not an amount (`hours`)."""
         return _is_plural(phrase) and not _NO_COUNT.search(phrase)
 
     def _choose_bound(self, column: AnnotatedColumn) -> tuple[str, Value]:

@@ -32,7 +32,7 @@ _SIGNS: dict[type[exp.Expression], str] = {
 # Functions that are ignored around a column, because for most values they change nothing that matters here.
 _IGNORED_FUNCTIONS = (exp.Paren, exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Abs, exp.Round)
 _AGGREGATES = (exp.Avg, exp.Sum, exp.Max, exp.Min)
-_MAX_COPIES = 50
+_MAX_COPIES = 50  # larger numbers of required rows are ignored
 
 
 @dataclass
@@ -118,6 +118,7 @@ class _RequirementReader:
         return self._select(tree, outer) if isinstance(tree, exp.Select) else {}
 
     def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, RequiredCell | None]:
+        """Read a SELECT: its tables, joins, conditions and OFFSET; return the cells of its result columns."""
         scope = _Scope()
         scopes = [scope, *outer]
         for expression in tables_of(select):

@@ -67,6 +67,7 @@ def prepare(cfg: PrepareConfig) -> list[str]:
     digests |= {path: _digest(Path(path)) for path in paths}
     for name, examples in splits.items():
         write_split(out / name, examples, cfg.link)
+    # The ids of random subsets: one question in `n`.
     for n in cfg.subsets:
         subset = one_in(train, n)
         write_lines(out / f"train_1_{n}.jsonl", [{"id": example.uid} for example in train if example.uid in subset])
@@ -92,6 +93,7 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for old in out.glob("train_1_*.jsonl"):
             old.unlink()
+        # A later run recognizes the folder by this file, also if this run is interrupted.
         (out / MANIFEST).write_text('{"unfinished": true}\n', encoding="utf-8")
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from error

@@ -139,10 +139,10 @@ class QuestionBuilder:
     def shown(self, of: str = "table") -> None:
         """Choose a result column, usually the label; a further call adds another one."""
         columns = [column for column in self._tables[of].columns if column not in self._used[of]]
-        label = self._tables[of].label
-        if label is None or label not in columns or not self._sample.chance(0.65):
-            label = self._sample.choose([column for column in columns if column.kind != "bool"])
-        self._set_column("shown", label, of)
+        shown = self._tables[of].label
+        if shown is None or shown not in columns or not self._sample.chance(0.65):
+            shown = self._sample.choose([column for column in columns if column.kind != "bool"])
+        self._set_column("shown", shown, of)
 
     def count_or_show(self, share: str, of: str = "table") -> None:
         """Ask for the number of rows with probability `share`, else for a column."""

@@ -16,6 +16,10 @@ import sys
 from functools import partial
 from typing import Any
 
+from jaxrl_sql.inference.process import prepare_process
+
+prepare_process()  # before JAX is imported, as the commands do
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +31,6 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import make_step
 from jaxrl_sql.batch import GroupBatch, Segment, first_fit
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_config
 from jaxrl_sql.models.ops.micro_batches import order_for_parts
@@ -128,7 +131,6 @@ def main() -> int:
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--mean", type=float, default=26.0, help="mean tokens per answer")
     options = parser.parse_args()
-    prepare_process()
     model = MODEL if options.quick else load_config(START)
     report = Report(options)
     for shape in (QUICK,) if options.quick else SHAPES:

@@ -15,6 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl_sql.inference.process import prepare_process
+
+prepare_process()  # before JAX is imported, as the commands do
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +26,6 @@ from harness import Goal, Report, make_parser, ratios, run_turns, seconds
 
 from jaxrl_sql.batch import GroupBatch, pad_tokens
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
-from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, unembed
 from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.policy import make_policy
@@ -203,7 +206,6 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--data", default=os.environ.get("JAXRL_SQL_DATA", ""))
     options = parser.parse_args()
-    prepare_process()
     t = 16 if options.quick else 128
     params = init_params(MODEL, jax.random.key(0))
     report = Report(options)

@@ -17,6 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from jaxrl_sql.inference.process import prepare_process
+
+prepare_process()  # before JAX is imported, as the commands do
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +32,6 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
-from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import init_params
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.models.policy import make_policy
@@ -219,7 +222,6 @@ def make_state(params: Any, optimizer: Any) -> TrainState:
 def main() -> int:
     """Measure the shapes; return the exit code."""
     options = make_parser(__doc__).parse_args()
-    prepare_process()  # as the commands do
     optimizer = make_optimizer(OptimConfig(lr=1e-5), 100)
     params = init_params(MODEL, jax.random.key(0))
     report = Report(options)

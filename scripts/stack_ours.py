@@ -13,6 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jaxrl_sql.inference.process import prepare_process
+
+prepare_process()  # before JAX is imported, as the commands do
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +29,6 @@ from jaxrl_sql.algo.step import init_state
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
 from jaxrl_sql.config import GrpoConfig, KlConfig, ModelConfigSection, OptimConfig, RolloutConfig
-from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import init_adapters, policy_params
@@ -169,7 +172,6 @@ def main() -> None:
         save_model(Path(sys.argv[1]))
         return
     turns = Turns()
-    prepare_process()  # as the commands do
     device = jax.devices()[0]
     versions = f"jaxrl-sql {importlib.metadata.version('jaxrl-sql')}, jax {jax.__version__}"
     turns.begin(device.platform, device.device_kind, versions)

@@ -1,6 +1,6 @@
 """Reinforcement learning for text-to-SQL in JAX.
 
-`import jaxrl_sql as jx` provides `jx.train`, `jx.evaluate`, `jx.Model`, `jx.Run`, `jx.load_benchmark`,
+`import jaxrl_sql as jx` provides `jx.train`, `jx.evaluate`, `jx.Evaluation`, `jx.Model`, `jx.Run`, `jx.load_benchmark`,
 `jx.load_config`, `jx.TrainConfig`, `jx.Example`, `jx.Reward`, `jx.RECIPES` and `jx.Executor` (`api` has an example).
 Each is loaded at its first use.
 """

@@ -17,7 +17,7 @@ try:
     import click
     from click.shell_completion import CompletionItem
 
-    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, leave_during_imports, print_interruption
+    from jaxrl_sql.runtime.signals import EXIT_INTERRUPTED, exit_on_ctrl_c_during_imports, print_interruption
     from jaxrl_sql.runtime.terminal import print_text
 except KeyboardInterrupt:
     sys.stderr.write("interrupted\n")
@@ -25,7 +25,7 @@ except KeyboardInterrupt:
 
 
 class Command(NamedTuple):
-    """A command: its module in `commands`, a summary, example arguments, and arguments to prepend."""
+    """A command: its module in `commands`, a summary, example arguments for help, and arguments before the user's."""
 
     module: str
     summary: str
@@ -83,7 +83,7 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
     entry = commands()[name]
     sys.argv[0] = f"jaxrl-sql {name}"  # the program name in usage
     try:
-        with leave_during_imports():
+        with exit_on_ctrl_c_during_imports():
             code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.prefix, *arguments])
     except KeyboardInterrupt:
         print_interruption()
@@ -92,7 +92,7 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
 
 
 class Commands(click.Group):
-    """A click group of all commands, or of those with a prefix; its help has an example for each."""
+    """A click group of all commands, or of those with a prefix (`data `: the subgroup); its help has their examples."""
 
     def __init__(self, prefix: str = "", **options: object) -> None:
         super().__init__(prefix.strip() or "jaxrl-sql", **options)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, which passes its arguments on unchanged."""
+        """Return the command or subgroup of a name; a command gets its arguments unchanged and parses them itself."""
         name = self.prefix + cmd_name
         if cmd_name not in self.entries:
             return (

@@ -9,7 +9,11 @@
     jx.evaluate("data/dev", predictions={"dev_0": "SELECT 1"}, allow_missing=True).numbers
 
 Overrides replace values of the configuration files: mappings with nested or dotted keys, or texts such as
-"grpo.steps=20". Errors of commands are exceptions of `types` here, whose messages name parameters instead of options.
+"grpo.steps=20". An error that ends a command with one line is raised here as an exception of `types`, such as
+`InputError`. Its message names parameters instead of a command's options.
+
+A recipe (`RECIPES`) is the prompt, answer format, reward and loss of a published method. A benchmark is a set of
+questions with databases and gold queries, the reference SQL.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process, require_jax
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, report_unwritable
-from jaxrl_sql.runtime.model_locator import with_date
+from jaxrl_sql.runtime.model_locator import with_chat_date
 from jaxrl_sql.types import Fields, InputError
 
 if TYPE_CHECKING:
@@ -41,10 +45,13 @@ if TYPE_CHECKING:
     from jaxrl_sql.text2sql.rewards.score import RewardFunction
     from jaxrl_sql.training.caller import Callback, Questions
 
+# Slots for answers that `Model` decodes at the same time.
 _BATCH = 16
+# The name of the overrides in error messages, in place of the command line.
 _ORIGIN = "overrides"
 # An option in an error message, except in a suggested command line.
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+# Parameters, by option, whose names differ from the option's.
 _PARAMETERS = {
     "db": "database",
     "allow-missing": "allow_missing=True",
@@ -53,8 +60,8 @@ _PARAMETERS = {
     "field": "sql_field",
 }
 
-Files = str | Path | Sequence[str | Path] | TrainConfig | None
-"""A configuration: one or several files, as for `--config`, or an object."""
+ConfigSource = str | Path | Sequence[str | Path] | TrainConfig | None
+"""A configuration: one or several files, as for `--config`, or an object; None: the defaults."""
 
 Predictions = Mapping[str, str | None] | str | Path
 """SQL by question id (None: no SQL), or a file in any format that the command reads."""
@@ -79,7 +86,7 @@ class Run:
 
     @property
     def samples(self) -> Any:
-        """Return the saved answers, in the format of `metrics`."""
+        """Return a row per answer that the run saved in `samples.jsonl`, in the format of `metrics`."""
         return _table(self.folder / SAMPLES)
 
     def model(self, *overrides: Override) -> Model:
@@ -91,7 +98,7 @@ class Run:
         return evaluate(data, None, *overrides, model=self.folder, out=out)
 
 
-def load_config(config: Files = None, overrides: Override | Sequence[Override] = ()) -> TrainConfig:
+def load_config(config: ConfigSource = None, overrides: Override | Sequence[Override] = ()) -> TrainConfig:
     """Read a configuration from its files, with overrides.
 
     Raises a one-line InputError for an unreadable file, an unknown key, or an invalid value.
@@ -100,7 +107,7 @@ def load_config(config: Files = None, overrides: Override | Sequence[Override] =
 
 
 def train(
-    config: Files = None,
+    config: ConfigSource = None,
     *overrides: Override,
     callback: Callback | None = None,
     reward: RewardFunction | None = None,
@@ -113,9 +120,9 @@ def train(
     stops the run after the step, with a checkpoint. `reward(answer)` replaces the recipe's reward with a number, or
     with a `Reward` with named parts. An answer has `text`, `sql`, `example`, `status` and the recipe's `reward`, so
     that `answer.reward.total` plus a term combines both. `examples` (a list or a `load_benchmark`) replace the training
-    questions of `data.dir`, and `evals` (such sets by name) its evaluation sets; without `evals`, there are no
-    evaluations. With several processes, each calls its own functions. A resumed run needs the same examples and
-    `reward`, whose code, arguments and attributes are compared.
+    questions of `data.dir`, and `evals` (such sets by name) its evaluation sets. With `examples` and without `evals`,
+    nothing is evaluated. With several processes, each calls its own functions. A resumed run needs the same examples
+    and the same `reward`: its code, default arguments and attributes are compared with those at the run's start.
 
     Raises InputError for invalid input, HealthError for a failed health check, and RunFolderError if the run folder
     cannot be written.
@@ -123,6 +130,7 @@ def train(
     with _with_parameter_names():
         from jaxrl_sql.training.caller import DIR, CallerInputs
 
+        # `data.dir` must not be empty; DIR replaces it, and nothing is read from it.
         resolved = _config(config, overrides, {} if examples is None else {"data": {"dir": DIR}})
         prepare_process()
         from jaxrl_sql.training import trainer
@@ -137,8 +145,9 @@ class Model:
 
     With an `endpoint`, the URL of an OpenAI-compatible server, it is the name of a model on that server. The model is
     loaded at the first question and released by `close` or at the end of `with`. `samples` above 1 samples several
-    answers and chooses by majority vote. For a server's database, the model sees a sample without the tables and
-    columns of `leave_out`, or the SQLite file `stand_in`. Raises InputError for a missing model.
+    answers and chooses by majority vote over their results. For a server's database, the prompt shows a sample of its
+    rows. `leave_out` names tables and columns ("TABLE", "TABLE.COLUMN") that the sample omits; `stand_in` is a SQLite
+    file that replaces the sample. Raises InputError for a missing model.
     """
 
     def __init__(
@@ -189,7 +198,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of an evaluation (`numbers`) by name, a record per question, and warnings about truncated answers."""
+    """The metrics of an evaluation (`numbers`) by name, a record per question, and warnings about truncated answers.
+
+    A record has the keys of a line of the command's `records.jsonl`, such as `id`, `sql`, `status` and `scores`.
+    """
 
     numbers: Mapping[str, float]
     records: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -267,10 +279,10 @@ def run_evaluation(config: EvaluateConfig, memory: InMemoryData | None = None) -
     with report_unwritable(cfg.out):
         config = resolve_settings(config)
         journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
-        config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))
-        text, display = configs.to_yaml(config), config.run.display
+        config = dataclasses.replace(config, data=with_chat_date(config.data, config.model.checkpoint, journal))
+        config_yaml, display = configs.to_yaml(config), config.run.display
         return benchmark_evaluation.evaluate(
-            policy_spec(config), cfg, config.executor, text, display, memory or InMemoryData()
+            policy_spec(config), cfg, config.executor, config_yaml, display, memory or InMemoryData()
         )
 
 
@@ -301,7 +313,7 @@ def _parameter(option: re.Match[str]) -> str:
     return _PARAMETERS.get(name, name.replace("-", "_")) if name else option[0]
 
 
-def _config(config: Files, overrides: Sequence[Override], defaults: Fields | None = None) -> TrainConfig:
+def _config(config: ConfigSource, overrides: Sequence[Override], defaults: Fields | None = None) -> TrainConfig:
     if not isinstance(config, TrainConfig):
         return configs.load_config(TrainConfig, config, overrides, defaults, origin=_ORIGIN)
     # A configuration object explicitly names its recipe, also if that is code.

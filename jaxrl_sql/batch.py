@@ -2,6 +2,9 @@
 
 Batches are grouped: a prompt is stored once with its G completions, never as `[B*G, P+T]`. Padding is determined by
 lengths only, never by token values.
+
+B prompts, G completions per prompt (its group), P and T padded tokens of a prompt and of a completion, R rows per
+prompt that the model runs, M scored positions per prompt.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ PyTree = Any
 class Segment:
     """Tokens shared by a group's completions, with their valid length: tokens [B,P] int32, length [B] int32.
 
-    In the decoder's tree (`models.transformer`) a segment has R rows per prompt: [B,R,T] and [B,R]. Rows of the last
-    segment may pack several sequences; the fields below are None otherwise:
+    The decoder (`models.transformer`) runs a list of segments, in which each token attends to its own segment and to
+    those before it. There a segment has R rows per prompt: tokens [B,R,T] and length [B,R]. Rows of the last segment
+    may pack several sequences; the fields below are None otherwise:
     owner [B,R,T] int32: sequence of each token; offset [B,R,T] int32: index of the token in its sequence
     starts [B,G] int32: start of each sequence among the R·T positions of its prompt's rows
     """
@@ -38,22 +42,24 @@ class Segment:
 class GroupBatch:
     """B prompts with G completions each.
 
-    shared: segments that precede the completions, in order. Usually this is the prompt. If `prompts_per_schema` is
-    above 1, it is the schema that so many consecutive prompts share, and then the rest of each prompt. The schema is
-    stored with each of these prompts, so that a batch can be split between such runs, and is computed once per run.
+    shared: segments that precede the completions, in order. Usually this is one segment, the prompt. If
+    `prompts_per_schema` is above 1, these are two: the schema, which this many consecutive prompts share, and the rest
+    of each prompt. The schema is stored with each of these prompts, so that a batch can be split between such runs of
+    prompts. The model computes it once per run of prompts.
     completion [B,G,T] int32, completion_len [B,G] int32
     loss_mask [B,G,T] bool: tokens of the policy that are trained on
     behavior_logprobs [B,G,T] float32: of each token under the distribution that it was sampled from
     rollout_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
-    reward [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
+    reward [B,G] float32, weight [B,G] float32 (of the completion in the loss; 0 drops it)
+    truncated [B,G] bool: completions that ended at the token limit
 
     With packed completions (`batching.pack`; else None) the model runs R < G rows of T tokens that hold them:
     packed_start [B,G] int32: start of a completion among the R·T positions of its prompt's rows
     packed_length [B,R] int32: number of tokens per row
-    scored [B,K] int32: positions among them whose tokens are trained on, padded with R·T; None: all are scored
+    scored [B,M] int32: positions among them whose tokens are trained on, padded with R·T; None: all are scored
 
-    demonstrated [B,G] bool: completions that are demonstrations, without the sampler's values above; None: the run has
-    no demonstrations
+    demonstrated [B,G] bool: completions that are demonstrations; these have no `behavior_logprobs` and
+    `rollout_logprobs`. None: the run has no demonstrations
 
     Fields that the update computes, None before:
     old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may be stored)
@@ -106,7 +112,10 @@ class TrainState:
 
 
 def bucket(length: int, smallest: int = 32) -> int:
-    """Round a length up to the next of 32, 48, 64, 96, 128, 192, 256, …, with at most a third of padding."""
+    """Round a length up to the next of 32, 48, 64, 96, 128, 192, 256, …, with at most a third of padding.
+
+    Few sizes mean few compiled programs. `smallest` replaces 32 as the first size.
+    """
     size = smallest
     while size < length:
         if size * 3 // 2 >= length:
@@ -131,13 +140,16 @@ def first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, list[int]]:
     return start, used
 
 
-def most_rows(rows: Sequence[int]) -> int:
-    """Return the number of rows per prompt of a packed batch, from the number that each needs, rounded to a bucket."""
+def bucketed_rows(rows: Sequence[int]) -> int:
+    """Return R, the number of rows per prompt of a packed batch: the largest of the needed `rows`, as a `bucket`."""
     return bucket(max(rows), smallest=2)
 
 
 def pad_tokens(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pad N token lists on the right; return tokens [N,width] int32 and length [N] int32."""
+    """Pad N token lists on the right; return tokens [N,width] int32 and length [N] int32.
+
+    Raises ValueError for a list of more than `width` tokens.
+    """
     tokens = np.zeros((len(rows), width), np.int32)
     lengths = np.array([len(row) for row in rows], np.int32)
     for i, row in enumerate(rows):

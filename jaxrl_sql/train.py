@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from jaxrl_sql.runtime.signals import leave_during_imports
+from jaxrl_sql.runtime.signals import exit_on_ctrl_c_during_imports
 
 if __name__ == "__main__":
-    with leave_during_imports():
+    with exit_on_ctrl_c_during_imports():
         from jaxrl_sql.commands.train import main
 
         sys.exit(main())

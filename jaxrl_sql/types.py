@@ -2,6 +2,8 @@
 
 None of these holds a JAX array, so loaders, executors, rewards and reports load without jax. Device types are in
 `jaxrl_sql.batch`; `jaxrl_sql.training.batching.pack` converts between them.
+
+A gold is the reference answer of a question. The environment runs the policy's queries in dialogues of several turns.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ Response = str | Sequence[tuple[str, str]]
 """The response to a prompt: a text, or an alternating dialogue of ("assistant", text) and ("environment", text)."""
 
 Record = dict[str, Any]
-"""A JSON object by key, or keyword arguments by name."""
+"""A JSON object, or keyword arguments by name."""
 
 Fields = Mapping[str, Any]
-"""A read-only record."""
+"""A read-only `Record`."""
 
 Json = Any
 """A JSON value."""
@@ -40,7 +42,7 @@ class Tokenizer(Protocol):
         ...
 
     def __call__(self, text: Sequence[str], **options: Any) -> Any:
-        """Return the encoding of a text (or of several)."""
+        """Return the encoding of several texts; its `input_ids` has a list of ids per text."""
         ...
 
     def get_vocab(self) -> dict[str, int]:
@@ -91,7 +93,7 @@ DIALECTS: Mapping[str, str] = {
 
 
 DEMONSTRATION = "demonstration"
-"""The finish reason of a demonstration that replaces a sampled answer of a group."""
+"""The finish reason of a demonstration: a target of supervised training in place of a sampled answer of a group."""
 
 
 OUT_OF_TURNS = "turns"
@@ -118,21 +120,24 @@ class InputError(JaxrlSqlError):
 class Example:
     """A question about a database with its gold SQL; `other_golds` are alternatives.
 
-    `demonstration` is the target of supervised training instead of the gold, such as a teacher's answer; it is not
-    scored and may be wrong. If empty, the gold is the target. `reasoning` is the reasoning before the target, if any.
-    Answers are requested in `dialect`, and translated to run on SQLite; golds and demonstration are SQLite's.
+    `evidence` is background knowledge that the prompt includes; `difficulty` is the set's label, for tables by
+    difficulty. `demonstration` is the target of supervised training instead of the gold, such as a teacher's answer; it
+    is not scored and may be wrong. If empty, the gold is the target. `reasoning` is the reasoning before the target, if
+    any. Answers are requested in `dialect`, and translated to run on SQLite; golds and demonstration are in SQLite's
+    dialect.
 
     With an `engine_url`, answers and golds run on that engine without translation, all in `dialect`. The file `db_path`
     then only provides the schema and values for prompts, with the engine's names and types. The URL may hold a password
     and must not be written to any output.
 
     `gold_tables` are golds as results, (columns, rows), for sets without SQL; they replace `gold_sql`, which may be
-    empty. `options` are comparison options of this question (`condition_cols`, `ignore_order`). `suite` lists all
-    databases on which an answer must match; empty means only `db_path`. If not `answerable`, the correct answer is to
-    write no SQL. Columns in `hide` are omitted from prompts.
+    empty. `options` are this question's options of the comparison of results, such as Spider 2.0's `condition_cols`
+    (indices of the compared columns) and `ignore_order`. `suite` is a test suite: the paths of all databases, of one
+    schema with different rows, on which the answer's result must match; empty means only `db_path`. If not
+    `answerable`, the correct answer is to write no SQL. Columns in `hide` ("TABLE.COLUMN") are omitted from prompts.
 
-    `messages` are the prompt that a released row carries, (role, text): a user's message, before it the system's, if
-    any, and after it the begun answer, if any.
+    `messages` is the finished prompt that some published datasets include with a question, as (role, text): a system
+    message, if any, a user's message, and the start of the answer, if any.
     """
 
     uid: str
@@ -191,9 +196,10 @@ class Prompt:
 class Turn:
     """A turn of the policy or the environment in a trajectory.
 
-    `logprobs` are under the full temperature-scaled distribution, `behavior_logprobs` under the (possibly truncated)
-    distribution that the token was sampled from; both are empty for turns of the environment. `text` is the decoded
-    text without the token that ends the turn.
+    `role` is `assistant` for the policy, or `environment`. `logprobs` are under the full temperature-scaled
+    distribution, `behavior_logprobs` under the distribution that the token was sampled from, which top-p and similar
+    settings may truncate. Both are empty for turns of the environment. `text` is the decoded text without the token
+    that ends the turn.
     """
 
     role: str
@@ -205,9 +211,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One of the G answers to a prompt; `finish_reason` is `stop`, `length`, OUT_OF_TURNS or DEMONSTRATION.
+    """The answer `index` of the G answers to a prompt; `index` is 0 to G - 1.
 
-    A `DEMONSTRATION` replaces an answer by the question's supervised target; it has no log-probabilities.
+    `finish_reason` is `stop`, `length` (the token limit), OUT_OF_TURNS or DEMONSTRATION. A demonstration replaces an
+    answer by the question's supervised target; it has no log-probabilities.
     """
 
     prompt: Prompt

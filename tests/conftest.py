@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.runtime.cache_folder import processor
+from jaxrl_sql.runtime.cache_folder import processor_hash
 
 # Tests run on the CPU by default, so that results are comparable on every machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -57,7 +57,7 @@ def _compiled_folder() -> Path:
     """Return the folder of compiled programs for this processor and JAX version, which cache keys do not contain."""
     versions = "-".join(importlib.metadata.version(name) for name in ("jax", "jaxlib"))
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "jaxrl_sql", "tests", f"{processor()}-{versions}")
+    return Path(cache, "jaxrl_sql", "tests", f"{processor_hash()}-{versions}")
 
 
 # XLA programs are cached for other test processes and later runs, unless a folder is set. JAX reads these

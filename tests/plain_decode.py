@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention import TreeAttention, choose
-from jaxrl_sql.models.attention.tree import TreeLevel, narrow
+from jaxrl_sql.models.attention.tree import TreeLevel, restrict_to_window
 from jaxrl_sql.models.attention.xla import attend
 from jaxrl_sql.models.transformer import (
     angles_of,
@@ -112,7 +112,9 @@ def decode_step(
     at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
     kinds = kinds_of(config)
     seen = {
-        kind: [narrow(window_of(config, kind), *keys, rotary.positions) for keys in zip(valid, at, strict=True)]
+        kind: [
+            restrict_to_window(window_of(config, kind), *keys, rotary.positions) for keys in zip(valid, at, strict=True)
+        ]
         for kind in set(kinds)
     }
     # The scatter drops an index outside the cache, so an inactive row writes nothing.

@@ -1,7 +1,12 @@
 """Losses, each returned as a sum and its weight.
 
-The caller divides once, by the weight of the whole batch. So micro-batches, padding and sharding do not change the
-loss.
+The weight is the number to divide the sum by, such as the number of tokens. The caller divides once, by the weight of
+the whole batch. So micro-batches, padding and sharding do not change the loss.
+
+Four policies occur. The policy is the one being trained. The old policy is the trainer's before the first update on a
+batch. The sampler (the rollout engine) generated the tokens, with slightly different numerics and possibly
+truncation. The reference policy is fixed, for the KL penalty. Letters of shapes: B prompts, G completions per prompt,
+T tokens per completion.
 """
 
 from __future__ import annotations
@@ -18,14 +23,17 @@ from jaxrl_sql.models.ops import masked
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
-
+"""Metrics by name: (sum, weight), whose mean is logged; (maximum, 1) if the name ends in `_max`."""
 
 POSITIONS = (0, 256, 1024, 4096)
-"""First positions of the bands in which the log-probabilities of rollout and trainer are compared."""
+"""First token positions of the ranges in which the log-probabilities of sampler and trainer are compared.
+
+Each range ends before the next begins, the last at the end of the completion.
+"""
 
 
 class Loss(NamedTuple):
-    """The sum of a loss, its weight, and metrics to log (name -> (sum, weight))."""
+    """The sum of a loss, the weight to divide it by, and metrics to log."""
 
     sum: jax.Array
     weight: jax.Array
@@ -33,7 +41,7 @@ class Loss(NamedTuple):
 
 
 def sft_loss(scored: TokenLogprobs, batch: GroupBatch) -> Loss:
-    """Compute the negative log-likelihood of the trained tokens, averaged over tokens."""
+    """Compute the negative log-likelihood of the trained tokens; the weight is their number."""
     mask = batch.policy_mask()
     nll = masked.sum_and_count(-scored.logprob, mask)
     return Loss(*nll, {"sft/loss": nll, "policy/entropy": masked.sum_and_count(scored.entropy, mask)})
@@ -44,17 +52,17 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
 
     The surrogate is min(ratio A, clip(ratio, 1 - clip.low, 1 + clip.high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476). With `clip.dual` above 1 it is at least clip.dual A for A < 0 (Ye et al.
-    2020, arXiv:1912.09729). Each token's term is multiplied by exp(old - behavior), detached and capped at
-    `loss.tis_clip_max`, because the sampler has a slightly different distribution; 0 disables this weight.
-    `batch.behavior_logprobs` are the sampler's after truncation (top-k, top-p, min-p). `batch.rollout_logprobs` are of
-    its full distribution, for the metrics.
+    2020, arXiv:1912.09729). Each token's term is multiplied by the importance weight exp(old - behavior), detached and
+    capped at `loss.tis_clip_max`, because the sampler's distribution differs slightly from the old policy's.
+    `tis_clip_max` 0 disables this weight. `batch.behavior_logprobs` are the sampler's log-probabilities after
+    truncation (top-k, top-p, min-p). `batch.rollout_logprobs` are those of its full distribution, for the metrics.
 
-    Demonstrations (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945) are not samples of the policy. Their
-    importance weight is 1 (in LUFFY a shaped probability of the policy), and their ratio is not clipped. Entropy, KL
-    and the comparison with the sampler cover sampled tokens only.
+    Demonstrations (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945) are correct answers that the policy
+    did not sample. Their importance weight is 1 (LUFFY uses a function of the policy's probability), and their ratio
+    is not clipped. Entropy, KL and the comparison with the sampler cover sampled tokens only.
 
-    `on_policy`: this is the only update on the batch, so old is the policy itself, detached. Otherwise raises
-    ValueError when `batch.old_logprobs` is missing.
+    `on_policy`: this is the only update on the batch, so the old log-probabilities are the policy's own, detached, and
+    the ratio is 1. Otherwise raises ValueError when `batch.old_logprobs` is missing.
     """
     loss = cfg.loss
     mask = tokens_in_loss(batch, loss)
@@ -126,12 +134,14 @@ def sampled_tokens(batch: GroupBatch, mask: jax.Array) -> jax.Array:
 def policy_ratio(logprob: jax.Array, old: jax.Array, mask: jax.Array, kind: str) -> jax.Array:
     """Return the ratio of policy to old policy [B,G,T], on the full temperature-scaled distribution.
 
-    `token`: exp(logprob - old) per token. `sequence`: the geometric mean of an answer's token ratios (GSPO,
-    arXiv:2507.18071). The gradient reaches each token through its logprob alone (GSPO-token), so per-token importance
-    weights apply; without them the result equals GSPO.
+    kind `token`: exp(logprob - old) per token. kind `sequence`: the geometric mean of an answer's token ratios, the
+    same for all its tokens (GSPO, arXiv:2507.18071). Its gradient at each token is with respect to that token's
+    log-probability only (GSPO-token), so per-token importance weights can be applied. Without importance weights the
+    result equals GSPO.
     """
     log_ratio = jnp.where(mask, logprob - old, 0.0)
     if kind == "sequence":
+        # The value is the mean over the answer; the difference log_ratio - detached is 0 and only adds the gradient.
         detached = jax.lax.stop_gradient(log_ratio)
         log_ratio = log_ratio - detached + masked.masked_mean(detached, mask, axis=-1)[..., None]
     elif kind != "token":
@@ -143,9 +153,10 @@ def kl_penalty(logprob: jax.Array, reference: jax.Array, mask: jax.Array, kind: 
     """Estimate the per-token KL divergence to the reference policy (Schulman 2020, "Approximating KL divergence").
 
     With d = reference - logprob: k1 = -d and k3 = exp(d) - d - 1 are unbiased estimates of KL(policy, reference), and
-    k2 = d²/2 is a biased estimate of low variance. Each may be subtracted from a reward. Their gradients as losses
-    differ: k1's is zero in expectation (`grpo_loss` rejects it), k2's is that of the intended reverse
-    KL(policy, reference), and k3's is that of the *forward* KL(reference, policy).
+    k2 = d²/2 is a biased estimate of low variance. Each may be subtracted from a reward. As losses their expected
+    gradients differ. That of k1 is zero, so `grpo_loss` rejects it. That of k2 is the gradient of the reverse
+    KL(policy, reference), which is intended. That of k3 is the gradient of the *forward* KL(reference, policy).
+    Shapes [B,G,T]; 0 outside the mask.
     """
     d = jnp.where(mask, reference - logprob, 0.0)
     if kind == "k1":
@@ -158,7 +169,10 @@ def kl_penalty(logprob: jax.Array, reference: jax.Array, mask: jax.Array, kind: 
 
 
 def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap: float) -> tuple[jax.Array, jax.Array]:
-    """Return exp(old - behavior), detached, at most `cap`, and the capped tokens; 1 outside the mask or for `cap` 0."""
+    """Return the importance weights exp(old - behavior), at most `cap`, and which tokens were capped; [B,G,T] each.
+
+    The weights are detached. They are 1 outside the mask, and everywhere if `cap` is 0.
+    """
     if cap <= 0:
         return jnp.ones_like(old), jnp.zeros_like(mask)
     log_weight = jnp.where(mask, jax.lax.stop_gradient(old) - behavior, 0.0)
@@ -169,8 +183,9 @@ def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap:
 def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
     """Compare the trainer's log-probabilities [B,G,T] with those of the sampler.
 
-    Metrics: mean and maximum of the absolute difference, the mean in each band of POSITIONS, and the k3 estimate of
-    KL(sampler, trainer), the mean of exp(d) - d - 1 with d = trainer - sampler.
+    Metrics: mean and maximum of the absolute difference, and the k3 estimate of KL(sampler, trainer), the mean of
+    exp(d) - d - 1 with d = trainer - sampler. If completions may exceed POSITIONS[1] tokens, also the mean absolute
+    difference in each range of POSITIONS.
     """
     d = jnp.where(mask, old - rollout, 0.0)
     delta = jnp.abs(d)
@@ -181,7 +196,7 @@ def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metr
     }
     position, length = jnp.arange(mask.shape[-1]), mask.shape[-1]
     for start, stop in zip(POSITIONS, (*POSITIONS[1:], length), strict=True):
-        if start < length > POSITIONS[1]:
+        if start < length and length > POSITIONS[1]:
             in_range = mask & (start <= position) & (position < stop)
             metrics[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, in_range)
     return metrics
@@ -192,9 +207,10 @@ def aggregate(
 ) -> tuple[jax.Array, jax.Array]:
     """Reduce token losses [B,G,T] to a sum and its weight, by `cfg.agg_mode`.
 
-    `token_mean`: the mean over tokens. `sequence_mean`: the mean over completions of their token means. `constant`:
-    the token sum divided by the number of `counted` [B,G] completions times `cfg.max_completion_tokens` (0: T), which
-    depends on neither lengths nor masks (Dr. GRPO, arXiv:2503.20783).
+    Sum divided by weight is, for `token_mean`, the mean over tokens of the mask. For `sequence_mean` it is the mean
+    over completions of their token means. For `constant` it is the token sum divided by the number of `counted`
+    completions times `cfg.max_completion_tokens` (0: T). This divisor depends on neither lengths nor masks (Dr. GRPO,
+    arXiv:2503.20783). `counted` [B,G] bool: completions of positive weight.
     """
     if cfg.agg_mode == "token_mean":
         return masked.sum_and_count(per_token, mask)
@@ -208,7 +224,7 @@ def aggregate(
 
 
 def merge(stacked: Metrics) -> Metrics:
-    """Merge metrics stacked on a leading axis: sums are added, `_max` takes the maximum."""
+    """Merge metrics stacked on a leading axis: add sums and weights; of names in `_max` take the maximum."""
     return {
         name: (jnp.max(total), weight[0]) if name.endswith("_max") else (jnp.sum(total), jnp.sum(weight))
         for name, (total, weight) in stacked.items()
@@ -216,7 +232,7 @@ def merge(stacked: Metrics) -> Metrics:
 
 
 def require_field(values: jax.Array | None, name: str) -> jax.Array:
-    """Return a field of the batch; raises ValueError with its name when it is missing."""
+    """Return a field of the batch; raises ValueError with `name` when it is None."""
     if values is None:
         raise ValueError(f"the batch has no {name}")
     return values

@@ -4,8 +4,10 @@ The step does not depend on the model, only on a function that scores a batch. T
 are donated: other readers, such as the sampler, must take the new arrays after each step. The frozen base and the
 reference are neither donated nor returned, so other readers may keep them.
 
-A batch runs as micro-batches of whole groups. With a token budget each micro-batch runs as several chunks of its
-prompts or answers, each of which is within the budget.
+A batch runs as micro-batches of whole groups (a prompt with all its answers). With a token budget
+(`grpo.max_tokens_per_device`) each micro-batch runs as several chunks of its prompts or answers, each of which is
+within the budget. Packed batches store several answers in one row (`GroupBatch.packed_start`). If several prompts
+share a schema (`GroupBatch.prompts_per_schema`), they are split like one prompt.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, to_float32
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 from jaxrl_sql.types import InputError
 
+# (trainable parameters, frozen parameters, batch) -> log-probabilities of the batch's completions.
 LogprobFn = Callable[[PyTree, PyTree, GroupBatch], TokenLogprobs]
 LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]
 StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
+# Log-probabilities, and values of the value head or None: [B,G,T] each.
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[PyTree, PyTree, GroupBatch], Scores]
-# Run stacked micro-batches and combine their results.
+# Run a function on each of the stacked micro-batches and combine the results, by summing or by the Rejoin.
 Combine = Callable[[BatchFunction[T], GroupBatch, Rejoin], T]
 
 
@@ -60,13 +64,14 @@ def make_step(
     accumulate: int | MicroBatches = 1,
     by_rows: bool = True,
 ) -> StepFn:
-    """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
+    """Return the update: score the batch, compute the loss and its gradient in float32, apply the optimizer.
 
-    With `accumulate` above 1 the batch runs as that many micro-batches of whole groups, one at a time to save memory,
-    and their gradients are added; `MicroBatches` can set a token budget. The sum of each micro-batch is divided by the
-    weight of the whole batch, so the gradient does not depend on the split.
-    `by_rows`: each micro-batch of a packed batch runs only the rows that its prompts need; False, for comparison, runs
-    all.
+    The objective is the loss's sum divided by its weight. With `accumulate` above 1 the batch runs as that many
+    micro-batches of whole groups, one at a time to save memory, and their gradients are added. A `MicroBatches` value
+    can also set a token budget. The sum of each micro-batch is divided by the weight of the whole batch, so the
+    gradient does not depend on the split.
+    `by_rows`: a packed batch has as many rows per prompt as its largest group needs. If true, each micro-batch runs
+    only the rows that its own prompts need; if false, for comparison, it runs all.
     Raises as `run_micro_batches` does.
     """
     micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
@@ -75,8 +80,8 @@ def make_step(
     def update(
         donated: tuple[PyTree, PyTree, PyTree], frozen: PyTree, batch: GroupBatch
     ) -> tuple[PyTree, losses.Metrics]:
-        count, trainable, opt_state = donated
-        weight = _weight(loss, batch)
+        step_count, trainable, opt_state = donated
+        weight = _loss_weight(loss, batch)
 
         def objective(leaves: PyTree, micro_batch: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
             result = loss(logprobs(with_float32_leaves(trainable, leaves), frozen, micro_batch), micro_batch)
@@ -88,23 +93,23 @@ def make_step(
         micro_batch_gradient = partial(gradient, float32_leaves(trainable))
         grads, metrics = run_micro_batches(micro_batch_gradient, batch, micro_batches, _sum_gradients, by_rows)
         updates, opt_state = optimizer.update(grads, opt_state, trainable)
-        trainable = apply_updates(trainable, updates, count)
-        sizes = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(to_float32(trainable))}
-        metrics = {**metrics, **{name: (size, jnp.ones(())) for name, size in sizes.items()}}
-        return (count + 1, trainable, opt_state), metrics
+        trainable = apply_updates(trainable, updates, step_count)
+        norms = {"optim/grad_norm": optax.tree.norm(grads), "optim/param_norm": optax.tree.norm(to_float32(trainable))}
+        metrics = {**metrics, **{name: (norm, jnp.ones(())) for name, norm in norms.items()}}
+        return (step_count + 1, trainable, opt_state), metrics
 
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, losses.Metrics]:
         updated, metrics = update((state.step, state.trainable, state.opt_state), state.frozen, batch)
-        count, trainable, opt_state = updated
-        return dataclasses.replace(state, step=count, trainable=trainable, opt_state=opt_state), metrics
+        step_count, trainable, opt_state = updated
+        return dataclasses.replace(state, step=step_count, trainable=trainable, opt_state=opt_state), metrics
 
     return step
 
 
 def _jit_with_fixed_shardings(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Jit an update with its `donated` argument donated and returned with the same shardings.
+    """Jit an update whose `donated` argument is donated, and whose first result has the shardings of that argument.
 
-    Otherwise the compiler may shard a new parameter differently, and the next step compiles again.
+    Without this constraint the compiler may shard a new parameter differently, and the next step would compile again.
     """
 
     @lru_cache(maxsize=4)
@@ -116,17 +121,20 @@ def _jit_with_fixed_shardings(update: Callable[..., Any]) -> Callable[..., Any]:
         leaves, tree = jax.tree.flatten(donated)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return update(donated, frozen, batch)  # inside a larger program, which sets the shardings
-        # Uncommitted arrays stay so: the compiler places them.
+        # Arrays that JAX has not committed to a device get no sharding, so the compiler places them.
         shardings = (leaf.sharding if leaf.committed else None for leaf in leaves)
         return compile_update(tree, tuple(shardings))(donated, frozen, batch)
 
     return run
 
 
-def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
-    """Return the weight of a batch's loss, which depends on masks and lengths only, not on scores."""
-    blank = jnp.zeros(batch.completion.shape, jnp.float32)
-    return loss(TokenLogprobs(blank, blank, blank), batch).weight
+def _loss_weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
+    """Return the weight of a batch's loss, which depends on masks and lengths only.
+
+    So the loss is called with zeros for the log-probabilities, before the model runs.
+    """
+    zeros = jnp.zeros(batch.completion.shape, jnp.float32)
+    return loss(TokenLogprobs(zeros, zeros, zeros), batch).weight
 
 
 def run_micro_batches(
@@ -135,25 +143,31 @@ def run_micro_batches(
     """Run a batch as micro-batches of whole groups.
 
     With a token budget each micro-batch runs as several chunks of its prompts. When one group exceeds the budget, a
-    chunk has some of its answers, and their prompt runs once per chunk. `combine` runs the parts of one split.
+    chunk has some of its answers, and their prompt runs once per chunk. `run` is called with one micro-batch or chunk;
+    `combine` calls it for each of a stack of them and combines the results.
 
     `by_rows`: each micro-batch of a packed batch runs only the rows that its prompts need. Raises ValueError when B is
-    not a multiple of the micro-batches, InputError when the budget is too small for one answer.
+    not a multiple of the number of micro-batches, InputError when the budget is too small for one answer.
     """
-    counts = _row_counts(batch, by_rows)
-    num = micro_batches.parts_of(count_units(batch), *_sizes(batch, counts[0]))
+    allowed_rows = _row_counts(batch, by_rows)
+    # With a token budget the number of micro-batches is chosen so that one fits if it needs the fewest rows. Those
+    # that need more rows run in several chunks.
+    num_parts = micro_batches.parts_of(count_units(batch), *_sizes(batch, allowed_rows[0]))
     run_micro_batch: BatchFunction[T] = (
         partial(_run_within_budget, run, micro_batches, combine) if micro_batches.tokens else run
     )
-    if num == 1 and not micro_batches.tokens:
+    if num_parts == 1 and not micro_batches.tokens:
         return run(batch)
-    if len(counts) > 1:
-        run_micro_batch = partial(_run_needed_rows, run_micro_batch, counts)
-    return run_micro_batch(batch) if num == 1 else combine(run_micro_batch, *split_prompts(batch, num))
+    if len(allowed_rows) > 1:
+        run_micro_batch = partial(_run_needed_rows, run_micro_batch, allowed_rows)
+    return run_micro_batch(batch) if num_parts == 1 else combine(run_micro_batch, *split_prompts(batch, num_parts))
 
 
 def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
-    """Return the numbers of rows of answers that a micro-batch may run, in increasing order."""
+    """Return the numbers of rows per prompt that a micro-batch may run, in increasing order.
+
+    They are few, because each is a separate branch of the compiled program. An unpacked batch has a row per answer.
+    """
     if batch.packed_length is None:
         return (batch.completion.shape[1],)
     max_rows = batch.packed_length.shape[1]
@@ -161,66 +175,71 @@ def _row_counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
 
 
 def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
-    """Return (shared tokens, rows of answers, tokens per row) of a prompt, or of a schema with all its questions."""
-    first, *rest = (segment.tokens.shape[1] for segment in batch.shared)
+    """Return (prompt tokens, rows of answers, tokens per row), padding included, with `rows` rows per prompt.
+
+    They are those of a prompt, or of a schema with all its questions if several prompts share it.
+    """
+    first, *rest = (segment.tokens.shape[1] for segment in batch.shared)  # prompt, or schema and rest of the prompt
     return first + batch.prompts_per_schema * sum(rest), batch.prompts_per_schema * rows, batch.completion.shape[2]
 
 
-def _run_needed_rows(run: BatchFunction[T], counts: tuple[int, ...], micro_batch: GroupBatch) -> T:
-    """Run a packed micro-batch with the smallest of `counts` rows that holds the answers of all its prompts.
+def _run_needed_rows(run: BatchFunction[T], allowed_rows: tuple[int, ...], micro_batch: GroupBatch) -> T:
+    """Run a packed micro-batch with the smallest of `allowed_rows` that holds the answers of all its prompts.
 
-    The compiled program has one branch per count.
+    The compiled program has one branch per number of rows.
     """
-    length = micro_batch.packed_length
-    assert length is not None
-    need = jnp.max(jnp.sum(length > 0, axis=1))  # rows are filled in order
+    row_length = micro_batch.packed_length
+    assert row_length is not None
+    needed_rows = jnp.max(jnp.sum(row_length > 0, axis=1))  # rows are filled in order
 
     def with_rows(rows: int, micro_batch: GroupBatch) -> T:
         assert micro_batch.packed_length is not None
         return run(dataclasses.replace(micro_batch, packed_length=micro_batch.packed_length[:, :rows]))
 
-    result: T = jax.lax.switch(
-        jnp.sum(need > jnp.array(counts[:-1])), [partial(with_rows, rows) for rows in counts], micro_batch
-    )
+    branch = jnp.sum(needed_rows > jnp.array(allowed_rows[:-1]))
+    result: T = jax.lax.switch(branch, [partial(with_rows, rows) for rows in allowed_rows], micro_batch)
     return result
 
 
 def _run_within_budget(
     run: BatchFunction[T], micro_batches: MicroBatches, combine: Combine[T], micro_batch: GroupBatch
 ) -> T:
-    """Run a micro-batch in chunks within the token budget."""
+    """Run a micro-batch in chunks within the token budget.
+
+    A chunk has whole groups, or some answers of one group per shard if a whole group exceeds the budget.
+    """
     rows = _row_counts(micro_batch, by_rows=False)[0]
-    local_prompts = count_units(micro_batch) // micro_batches.num_shards
-    prompts, fit = micro_batches.chunk_sizes(local_prompts, *_sizes(micro_batch, rows))
-    if fit < rows * micro_batch.prompts_per_schema:
+    prompts_per_shard = count_units(micro_batch) // micro_batches.num_shards
+    chunk_prompts, chunk_rows = micro_batches.chunk_sizes(prompts_per_shard, *_sizes(micro_batch, rows))
+    if chunk_rows < rows * micro_batch.prompts_per_schema:
         if micro_batch.prompts_per_schema > 1:
-            first, answers, length = _sizes(micro_batch, rows)
+            prompt_tokens, answer_rows, row_tokens = _sizes(micro_batch, rows)
             raise InputError(
-                f"grpo.max_tokens_per_device={micro_batches.tokens} is below the {first + answers * length} tokens of "
-                f"{micro_batch.prompts_per_schema} questions with their schema and answers: raise it, or lower "
-                "grpo.questions"
+                f"grpo.max_tokens_per_device={micro_batches.tokens} is below the "
+                f"{prompt_tokens + answer_rows * row_tokens} tokens of {micro_batch.prompts_per_schema} questions with "
+                "their schema and answers: raise it, or lower grpo.questions"
             )
         split_batch = split_answers if micro_batch.packed_length is None else split_rows
 
-        def by_answers(group: GroupBatch) -> T:
-            return combine(run, *split_batch(group, -(-rows // fit), fit))
+        def run_by_answers(group: GroupBatch) -> T:
+            return combine(run, *split_batch(group, -(-rows // chunk_rows), chunk_rows))
 
         return (
-            by_answers(micro_batch)
-            if local_prompts == 1
-            else combine(by_answers, *split_prompts(micro_batch, local_prompts))
+            run_by_answers(micro_batch)
+            if prompts_per_shard == 1
+            else combine(run_by_answers, *split_prompts(micro_batch, prompts_per_shard))
         )
     return (
         run(micro_batch)
-        if prompts == local_prompts
-        else combine(run, *split_prompts(micro_batch, local_prompts // prompts))
+        if chunk_prompts == prompts_per_shard
+        else combine(run, *split_prompts(micro_batch, prompts_per_shard // chunk_prompts))
     )
 
 
 def _sum_gradients(
     gradient: Callable[[GroupBatch], tuple[PyTree, losses.Metrics]], split_batch: GroupBatch, _: Rejoin
 ) -> tuple[PyTree, losses.Metrics]:
-    """Sum the gradients and merge the metrics of micro-batches, one at a time."""
+    """Sum the gradients and merge the metrics of stacked micro-batches, one at a time; a `Combine`."""
 
     def add(total: PyTree, micro_batch: GroupBatch) -> tuple[PyTree, losses.Metrics]:
         grads, metrics = gradient(micro_batch)
@@ -237,8 +256,9 @@ def _sum_gradients(
 def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     """Return a jitted function (trainable, frozen, batch) -> log-probabilities, and values or None; [B,G,T] each.
 
-    No gradient is computed. As in an update, each prompt runs once. The batch runs in `parts`, one at a time, each with
-    only the packed rows that it needs. Callers with the same `logprobs` share the function and its compiled program.
+    No gradient is computed. As in an update, each prompt runs once for all its answers. The batch runs as `parts`
+    micro-batches, one at a time, each with only the packed rows that it needs. Callers with the same `logprobs` share
+    the function and its compiled program.
     """
     micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 

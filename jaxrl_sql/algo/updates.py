@@ -1,4 +1,8 @@
-"""The updates of one step: add old and reference log-probabilities and advantages, then update by minibatch."""
+"""The updates of one step: add old and reference log-probabilities and advantages, then update by minibatch.
+
+A step has `grpo.num_iterations` passes over its batch, each in `grpo.minibatches` updates. The old policy is the one
+before the first of them. Each minibatch may run as several micro-batches, to save memory (`algo.step`).
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,11 @@ from jaxrl_sql.models.ops.micro_batches import MicroBatches
 from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.types import Record
 
+# (rewards [B,G], weight [B,G]) -> advantages [B,G].
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
+# Add advantages, and the fields that they and the loss need, to a batch.
 AdvantageFn = Callable[[TrainState, GroupBatch], tuple[GroupBatch, losses.Metrics]]
+# Add old log-probabilities and values to a batch.
 OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
 
 
@@ -37,14 +44,21 @@ class Updates(Protocol):
 
 
 def needs_old_logprobs(cfg: GrpoConfig) -> bool:
-    """Return whether the old policy's log-probabilities are computed in a pass before the updates."""
+    """Return whether the old policy's log-probabilities are computed in a pass before the updates.
+
+    They are needed if a batch has several updates, so that the policy differs from the old policy, for the KL in the
+    reward, and for PPO, which needs the old values. Otherwise the loss takes the policy's own, detached.
+    """
     in_reward = cfg.kl.coef > 0 and cfg.kl.placement == "reward"
     is_off_policy = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
     return cfg.algorithm == "ppo" or in_reward or is_off_policy
 
 
 def micro_batches_of(cfg: GrpoConfig, num_shards: int = 1, minibatches: int = 1) -> MicroBatches:
-    """Return the micro-batch settings of a pass over `minibatches` at once, on a mesh with `num_shards` shards."""
+    """Return the micro-batch settings of a pass over `minibatches` minibatches together.
+
+    `num_shards`: number of shards over which a mesh splits the prompts.
+    """
     return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, num_shards)
 
 
@@ -53,14 +67,15 @@ def make_advantage_fn(
 ) -> AdvantageFn:
     """Return the function that computes a batch's advantages and the log-probabilities that they and the loss need.
 
-    Depending on `cfg` it adds old log-probabilities (and values) under the state's policy and reference
+    Depending on `cfg` it adds old log-probabilities (and values) under the state's policy, adds reference
     log-probabilities, and subtracts the KL from rewards. Advantages are computed over the whole batch.
 
-    Existing `old_logprobs` are kept, for batch RL: answers of one fixed policy are generated in bulk, scored by
-    `make_old_logprob_fn`, and used in many calls while the policy changes.
+    Existing `old_logprobs` are not replaced. This serves batch RL: answers of one fixed policy are generated in bulk,
+    scored by `make_old_logprob_fn`, and used in many calls while the policy changes.
 
-    `advantage`: a recipe's own function (rewards [B,G], weight [B,G]) -> [B,G]; None: `cfg.advantage`.
-    `num_shards`: number of shards over which a mesh splits the prompts, here and below.
+    `advantage`: a recipe's own function (rewards [B,G], weight [B,G]) -> advantages [B,G]; None: `cfg.advantage`. A
+    recipe is a set of functions for one method's prompts, rewards and objective. `num_shards`: number of shards over
+    which a mesh splits the prompts.
     """
     is_ppo, needs_old = cfg.algorithm == "ppo", needs_old_logprobs(cfg)
     score = make_scorer(policy, micro_batches_of(cfg, num_shards, cfg.minibatches))
@@ -68,7 +83,7 @@ def make_advantage_fn(
     compute_fields = jax.jit(partial(advantage_fields, cfg=cfg, advantage=advantage or default))
 
     def add_advantages(state: TrainState, batch: GroupBatch) -> tuple[GroupBatch, losses.Metrics]:
-        _minibatch_size(batch, cfg)
+        _minibatch_size(batch, cfg)  # raises an error early, before the passes of the model
         if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
             batch = _add_old_logprobs(score, state, batch)
         if cfg.kl.coef > 0 and batch.reference_logprobs is None:
@@ -90,9 +105,10 @@ def make_updates(
     """Return the function that runs `num_iterations` x `minibatches` updates on a batch with advantages.
 
     Every iteration takes the same minibatches in the same order. Progress counts the updates that the devices have
-    finished, except the last, which the caller waits for. `loss`: a recipe's own function
-    (scored, batch, cfg=, on_policy=) -> Loss. A group is split only when it exceeds `cfg.max_tokens_per_device`.
-    Raises ValueError when B is not a multiple of the minibatches.
+    finished. The last is not reported, because the caller waits for it. `loss`: a recipe's own function
+    (scored, batch, cfg=, on_policy=) -> Loss; None: that of `cfg.algorithm`. `num_shards`: number of shards over which
+    a mesh splits the prompts. A group is split into micro-batches only when it exceeds `cfg.max_tokens_per_device`.
+    The function raises ValueError when B is not a multiple of `cfg.minibatches`.
     """
     objective = loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     steps = {
@@ -110,11 +126,12 @@ def make_updates(
         state: TrainState, batch: GroupBatch, on_progress: ProgressCallback = no_progress
     ) -> tuple[TrainState, losses.Metrics]:
         size = _minibatch_size(batch, cfg)
-        update, metrics_list = steps[batch.old_logprobs is None], list[losses.Metrics]()
+        on_policy = batch.old_logprobs is None  # this is the only update on the batch (`needs_old_logprobs`)
+        update, metrics_list = steps[on_policy], list[losses.Metrics]()
         for start in [i * size for _ in range(cfg.num_iterations) for i in range(cfg.minibatches)]:
             minibatch = batch if cfg.minibatches == 1 else slice_prompts(batch, start, start + size)
             state, metrics = update(state, minibatch)
-            if on_progress is not no_progress:  # wait for the update before, while the devices run this one
+            if on_progress is not no_progress:  # wait for the previous update, while the devices run this one
                 jax.block_until_ready(metrics_list[-1:])
                 on_progress(len(metrics_list))
             metrics_list.append(metrics)
@@ -134,12 +151,13 @@ def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
 def make_old_logprob_fn(policy: LogprobFn, parts: int | MicroBatches = 1) -> OldLogprobFn:
     """Return the function that adds old log-probabilities, and the values of a value head, to a batch.
 
-    Existing log-probabilities are kept. The batch is scored in `parts`, one at a time.
+    Existing log-probabilities are not replaced. The batch is scored as `parts` micro-batches, one at a time.
     """
     return partial(_add_old_logprobs, make_scorer(policy, parts))
 
 
 def _add_old_logprobs(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch:
+    """Score a batch with the state's policy: add `old_values`, and `old_logprobs` unless it has them."""
     logprob, value = score(state.trainable, state.frozen, _without_computed_fields(batch))
     logprob = logprob if batch.old_logprobs is None else batch.old_logprobs
     return dataclasses.replace(batch, old_logprobs=logprob, old_values=value)
@@ -153,8 +171,10 @@ def _without_computed_fields(batch: GroupBatch) -> GroupBatch:
 def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[Record, losses.Metrics]:
     """Compute the advantages of a batch (and the returns with a value head) and their metrics.
 
-    With the KL in the reward, each trained token costs `cfg.kl.coef` times its KL estimate of old policy against
-    reference. GRPO subtracts the sum over an answer from its reward, PPO subtracts per token.
+    If the KL is in the reward (`cfg.kl.placement`), each sampled token costs `cfg.kl.coef` times the estimate of
+    KL(old policy, reference) at it. GRPO subtracts the sum over an answer from its reward, PPO subtracts per token.
+    The fields are those of GroupBatch: `advantage` [B,G,1] for GRPO; `advantage`, standardized over the tokens of the
+    loss, and `returns`, both [B,G,T], for PPO. Raises ValueError when a field that they need is None.
     """
     mask = batch.policy_mask()
     metrics: losses.Metrics = {}
@@ -168,8 +188,10 @@ def advantage_fields(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.require_field(batch.old_values, "old_values: the policy has no value head")
-    raw, returns = gae(reward_last_token(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
-    learned = losses.tokens_in_loss(batch, cfg.loss)
-    variance, residual_variance = (masked.masked_variance(x, learned) for x in (returns, returns - values))
+    token_rewards = reward_last_token(batch.reward, mask) - cost
+    estimates, returns = gae(token_rewards, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
+    in_loss = losses.tokens_in_loss(batch, cfg.loss)
+    variance, residual_variance = (masked.masked_variance(x, in_loss) for x in (returns, returns - values))
+    # As (sum, weight), so the logged value is 1 - residual variance / variance.
     metrics["value/explained_variance"] = variance - residual_variance, variance
-    return {"advantage": masked.standardize(raw, learned), "returns": returns}, metrics
+    return {"advantage": masked.standardize(estimates, in_loss), "returns": returns}, metrics

@@ -19,15 +19,16 @@ EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 a
 
 MODEL_HELP = "a run folder, a Hugging Face folder, a hub name (org/name or org/name@revision) or a GGUF file"
 
-_NEAR = 0.5  # minimum similarity of a suggestion
+_MIN_SIMILARITY = 0.5  # of a suggestion to the unknown option
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 
 
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that reports errors without usage, and suggests the nearest option for an unknown one.
 
-    A command called as `jaxrl-sql NAME` has this name in usage and errors. For an unknown option with the name of a
-    setting of `root`, the suggestion is the setting's keys.
+    A command called as `jaxrl-sql NAME` has this name in usage and errors. `root` is the class of the command's
+    configuration. For an unknown option with the name of a setting, such as `--lr`, the suggestion is the setting's
+    keys, `grpo.optim.lr=VALUE`.
     """
 
     root: type[RootConfig] | None = None
@@ -53,12 +54,15 @@ class Parser(argparse.ArgumentParser):
         keys = [key for key in keys if key != "run.resume"]  # commands without --resume resume by themselves
         if keys:
             return f"; settings have no dashes: {' or '.join(f'{key}=VALUE' for key in keys)}"
-        near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=_NEAR)
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=_MIN_SIMILARITY)
         return f"; the nearest is {near[0]}" if near and name.startswith("-") else ""
 
 
 def add_config(parser: Parser, root: type[RootConfig], epilog: str = EXIT_CODES) -> None:
-    """Add the options of a command's configuration, except `key.sub=value`; the help lists the settings of `root`."""
+    """Add the options of a command's configuration, except `key.sub=value`.
+
+    At the end of the help, the settings of `root`, the class of the configuration, are listed, and then `epilog`.
+    """
     parser.root = root
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = f"{settings_help(root())}\n\n{epilog}"
@@ -77,7 +81,11 @@ def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
 
 
 def add_leave_out(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
-    """Add the option --leave-out, with `several` names, or with one for commands that have positional arguments."""
+    """Add the option --leave-out.
+
+    It takes several names at once, or a single name (`several` false) for commands with positional arguments, which
+    would be read as further names.
+    """
     parser.add_argument(
         "--leave-out", nargs="+" if several else 1, action="extend", default=[], metavar="TABLE[.COLUMN]",
         help="tables and columns of a server's database to omit from the sample; may be repeated",

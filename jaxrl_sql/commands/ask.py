@@ -39,6 +39,7 @@ from jaxrl_sql.types import TRUNCATED_REASONS, InputError, response_text
 UNANSWERED = 1
 """Exit code if no answer had executable SQL."""
 
+# The start of a setting, such as `data.prompt=`, among arguments that may also be the question.
 _OVERRIDE = re.compile(r"(?:seed|recipe|[a-z_]+(?:\.[a-z_0-9]+)+)=")
 
 
@@ -60,15 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
     parser.add_argument("--evidence", default="", metavar="TEXT", help="background knowledge for the question")
     parser.add_argument("--recipe", help="recipe of prompt and answer format (default: the model's own)")
-    parser.add_argument("words", nargs="*", metavar="QUESTION", help="the question; also settings as key.sub=value")
+    parser.add_argument("arguments", nargs="*", metavar="QUESTION", help="the question; also settings as key.sub=value")
     args = parser.parse_intermixed_args(arguments)
     prepare_process()
     return report_errors(lambda: _ask(args))
 
 
 def _ask(args: argparse.Namespace) -> int:
-    overrides = [word for word in args.words if _OVERRIDE.match(word)]
-    questions = [word for word in args.words if not _OVERRIDE.match(word)]
+    overrides = [argument for argument in args.arguments if _OVERRIDE.match(argument)]
+    questions = [argument for argument in args.arguments if not _OVERRIDE.match(argument)]
     if len(questions) > 1:
         raise InputError(f"expected one question, in quotes, not {questions[0]!r} and {questions[1]!r}")
     if questions and not questions[0].strip():
@@ -78,10 +79,11 @@ def _ask(args: argparse.Namespace) -> int:
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
     open_database = partial(database_example, stand_in=args.stand_in, leave_out=args.leave_out, report=to_stderr)
-    named = open_database(args.db) if args.db else None  # before the model is downloaded
+    database_of_option = open_database(args.db) if args.db else None  # errors appear before the model is downloaded
     layers = ask_layers(args.model, overrides, args.config, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     config = load_config(EvaluateConfig, args.config, *layers)
-    database = hide_in_example(named or open_database(single_database(config.data.database)), config.data.hide)
+    database = database_of_option or open_database(single_database(config.data.database))
+    database = hide_in_example(database, config.data.hide)
 
     def answer(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> int:
         with open_model(policy, cfg, limits) as ask:
@@ -103,7 +105,10 @@ def to_stderr(line: str) -> None:
 
 
 def show(reply: Reply, explain: bool, stream: TextIO) -> int:
-    """Print the SQL and its result, with answer and candidates if `explain`; return the exit code."""
+    """Print the SQL of a reply and its result; return the exit code.
+
+    With `explain`, print before them the whole answer and the candidates of the vote, the distinct SQL of all answers.
+    """
     if explain:
         print_text(f"{response_text(reply.response).strip()}\n", stream)
         rows = [
@@ -119,9 +124,8 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
     has_result = reply.outcome is not None and reply.outcome.status == "ok"
-    is_cut = (
-        reply.finish_reason in TRUNCATED_REASONS and not has_result
-    )  # its text is no query, and its error no mistake
+    # SQL of a truncated answer is incomplete, so its error would mislead: the note about the limit replaces it.
+    is_cut = reply.finish_reason in TRUNCATED_REASONS and not has_result
     if is_cut:
         print_text(f"{reply.note}\n", stream)
     sql = reply.sql or "no SQL in the answer"
@@ -140,9 +144,9 @@ def _vote_text(reply: Reply) -> str:
     """Return a line with the result of the vote."""
     if not reply.votes:
         return f"vote: none of {reply.answers} answers executed"
-    first, *others = (f"{vote:.3g}" for vote in reply.votes)
-    other = f"{others[0]} for the next, a margin of {reply.margin:.3g}" if others else "no other result"
-    return f"vote: {first} of {reply.answers} answers for this result, {other}"
+    first, *others = (f"{votes:.3g}" for votes in reply.votes)
+    comparison = f"{others[0]} for the next, a margin of {reply.margin:.3g}" if others else "no other result"
+    return f"vote: {first} of {reply.answers} answers for this result, {comparison}"
 
 
 def answer_interactively(ask: Callable[[str], Reply], explain: bool, next_question: Callable[[], str]) -> int:
@@ -163,7 +167,7 @@ def question_reader(database: Path) -> Callable[[], str]:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")  # like arguments
+            sys.stdin.reconfigure(errors="surrogateescape")  # invalid UTF-8 is read as in arguments
         return lambda: sys.stdin.readline().strip()
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter

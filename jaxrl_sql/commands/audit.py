@@ -1,8 +1,9 @@
 """Audit question sets: `jaxrl-sql data audit --train DIR … --eval DIR … --out DIR`.
 
-Reports questions, SQL and databases that evaluation shares with training, and golds that fail, are slow, return no
-rows, match an empty or constant answer, or do not change with the rows of a test suite. A file or folder in both lists
-is read as in training: its questions `train`, and `dev`. Prints a table, and writes `audit.json` with the counts and
+A gold is the reference SQL of a question. The audit reports questions, SQL and databases that evaluation shares with
+training. It also reports golds that fail, are slow, return no rows, match an empty or constant answer, or have equal
+results on all databases of a test suite, which differ in their rows. A file or folder in both lists is split as in
+training: its `train` questions, and its `dev` questions. Prints a table, and writes `audit.json` with the counts and
 `findings.jsonl` with a line per finding.
 """
 
@@ -29,11 +30,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(description=_DESCRIPTION, argument_default=argparse.SUPPRESS)
     parser.add_argument("--train", type=Path, nargs="*", metavar="DIR", help="training sets")
     parser.add_argument("--eval", type=Path, nargs="*", metavar="DIR", help="evaluation sets")
-    parser.add_argument("--suite", type=Path, metavar="DIR", help="databases/<db_id>/*.sqlite: other rows, same schema")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default runs/audit")
+    suite = "test suite: databases/<db_id>/*.sqlite of equal schemas with different rows"
+    parser.add_argument("--suite", type=Path, metavar="DIR", help=suite)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder, default runs/audit")
     parser.add_argument("--limit", type=int, help="number of questions of each set, the first ones; 0: all")
-    parser.add_argument("--near-question", type=float, help="minimum share of common words, default 0.8")
-    parser.add_argument("--near-schema", type=float, help="minimum share of common columns, default 0.8")
+    question = "minimum share of common words of questions that are reported as similar, default 0.8"
+    parser.add_argument("--near-question", type=float, help=question)
+    schema = "minimum share of common columns of databases that are reported as similar, default 0.8"
+    parser.add_argument("--near-schema", type=float, help=schema)
     parser.add_argument("--timeout-ms", type=int, help="time limit of a gold, default 30000")
     parser.add_argument("--slow-ms", type=float, help="threshold of slow golds, default 5000; 0: none")
     parser.add_argument("--threads", type=int, help="concurrent queries; 0: one per core")
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if databases:
         args.database = databases[-1]
 
-    def look() -> None:
+    def run_audit() -> None:
         config = AuditConfig(**vars(args))
         from jaxrl_sql.datagen.audit.report import audit, failing_golds, table
 
@@ -65,4 +69,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_text(f"and {quantity(len(failing) - _FAILING_SHOWN, 'more golds')}, in {result.path}")
         print_text(str(result.path))
 
-    return report_errors(look)
+    return report_errors(run_audit)

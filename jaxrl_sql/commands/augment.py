@@ -28,6 +28,6 @@ def _augment(config: AugmentConfig) -> int:
     result = augment(config.augment, config.seed, config.data, config.executor, config.distill, config.filter)
     show_counts(sys.stdout, result.counts)
     print_text(str(result.out))
-    if result.limit:
-        print_text(f"distill.{result.limit} is reached; increase it to continue")
+    if result.reached_limit:
+        print_text(f"distill.{result.reached_limit} is reached; increase it to continue")
     return 0

@@ -21,10 +21,11 @@ from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.types import InputError
 
-_SAMPLE = """Sample a database: the first rows of each table, then the rows that they reference, level by level.
+_SAMPLE = """Sample a database: the first rows of each table, then their parents, the rows that they reference.
 
-Each read is a separate transaction, so a sample of a changing database may hold rows of different times. Rows whose
-parent is missing (deleted between reads, absent on the server, or beyond the last level) are counted and reported.
+Parents may reference further rows, so these are read in turn, up to a limited number of levels. Each read is a separate
+transaction, so a sample of a changing database may hold rows of different times. Rows whose parent is missing (deleted
+between reads, absent on the server, or beyond the last level) are counted and reported.
 """
 _DUMP = """Load a published dump: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
 
@@ -71,7 +72,9 @@ def _sample(arguments: Sequence[str]) -> None:
     parser = _parser(_SAMPLE)
     parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
     parser.add_argument("--to", type=Path, required=True, help="output folder")
-    parser.add_argument("--rows", type=int, default=ROWS, help=f"rows per table, without parents; default {ROWS}")
+    parser.add_argument(
+        "--rows", type=int, default=ROWS, help=f"first rows per table, parents not counted; default {ROWS}"
+    )
     add_leave_out(parser)
     options = parser.parse_args(arguments)
     report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
@@ -100,15 +103,15 @@ def _load_dump(arguments: Sequence[str]) -> None:
     print_text(f"{options.source}: loaded into {loaded}")
 
 
-def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
-    """Return (table, column) in lower case of the columns to omit."""
-    pairs = set()
+def _omitted_columns(names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Return (table, column) in lower case of the columns to omit, from names TABLE.COLUMN."""
+    columns = set()
     for name in names:
         table, dot, column = name.lower().partition(".")
         if not (table and dot and column):
             raise InputError(f"--leave-out {name}: expected TABLE.COLUMN")
-        pairs.add((table, column))
-    return frozenset(pairs)
+        columns.add((table, column))
+    return frozenset(columns)
 
 
 def _run_copy(options: argparse.Namespace) -> None:
@@ -118,7 +121,8 @@ def _run_copy(options: argparse.Namespace) -> None:
     from jaxrl_sql.databases.copy.copying import CopyOptions
     from jaxrl_sql.databases.copy.folder import QuestionSource, copy_folder
 
-    copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)
+    omitted = _omitted_columns(options.leave_out)
+    copying = CopyOptions(options.prefix, users_of(options.reader), omitted, options.replace)
     questions = None
     if options.questions:
         questions = QuestionSource(options.questions, options.split, reader or address, options.timeout_ms)

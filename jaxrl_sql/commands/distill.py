@@ -1,8 +1,9 @@
 """Collect a teacher's reasoning: `jaxrl-sql distill --config FILE key.sub=value …` (section `distill`).
 
-Each training question is sent to a chat endpoint with the recipe's prompt; answers with correct SQL by BIRD's rule are
-accepted. The folder `distill.out` holds `traces.jsonl` for `data.traces`, `rejected.jsonl` with reasons, and
-`counts.json`. All answers are recorded in `answers.jsonl`, from which a second run resumes.
+Each training question is sent to a chat endpoint with the recipe's prompt. Answers with correct SQL by BIRD's rule,
+which compares rows as sets, are accepted. The folder `distill.out` holds `traces.jsonl` for `data.traces`,
+`rejected.jsonl` with reasons, and `counts.json`. All answers are recorded in `answers.jsonl`, from which a second run
+resumes.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ OPTIONAL = (
 
 
 class ComponentCheck(NamedTuple):
-    """A line of the table: the component, its state, and advice; `is_working` is false if it prevents runs."""
+    """A line of the table: the component, its state, and advice; `is_working` is false if no run is possible."""
 
     component: str
     state: str
@@ -86,7 +86,7 @@ def _executor() -> str:
     from sqlexec_rs import Executor, sqlite_version
 
     with TemporaryDirectory() as folder:
-        path = Path(folder, "one.sqlite")
+        path = Path(folder, "test.sqlite")
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE t(x)")
         with Executor(threads=1, isolation="process") as executor:
@@ -101,8 +101,8 @@ def _devices() -> str:
 
     devices = jax.devices()
     memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
-    each = f" of {format_bytes(memory)}" if memory else ""
-    return f"{jax.__version__} with {len(devices)} x {devices[0].device_kind}{each} ({jax.default_backend()})"
+    memory_text = f" of {format_bytes(memory)}" if memory else ""
+    return f"{jax.__version__} with {len(devices)} x {devices[0].device_kind}{memory_text} ({jax.default_backend()})"
 
 
 def _driver() -> ComponentCheck:

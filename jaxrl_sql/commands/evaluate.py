@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxrl_sql.inference.benchmark_evaluation import EvaluationResult
     from jaxrl_sql.text2sql.evals.tables import ReportTable
 
+# Number of questions with other scores that a comparison prints.
 _CHANGED_SHOWN = 30
 
 
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--split", help="split of the benchmark (default: the one that the benchmark scores, such as dev)"
     )
-    parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
+    description = "predicted SQL by question: one file for each --data"
+    parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help=description)
     field = "field of predicted SQL in --predictions, if not pred_sql or sql"
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
     parser.add_argument("--model", help=f"{MODEL_HELP}; with --endpoint its name there")
@@ -78,18 +80,18 @@ def _evaluate(args: argparse.Namespace) -> int:
     return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 
 
-def show(evaluated: EvaluationResult) -> int:
-    """Print the tables of each set, an overview of several sets, warnings, speed and files."""
+def show(result: EvaluationResult) -> int:
+    """Print the tables of each set, an overview of several sets, warnings, speed and files; return the exit code."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 
-    by_set = [table for judged in evaluated.sets for table in tables(judged)]
-    for table in [*by_set, overview(evaluated.sets, evaluated.numbers)] if len(evaluated.sets) > 1 else by_set:
+    set_tables = [table for judged_set in result.sets for table in tables(judged_set)]
+    for table in [*set_tables, overview(result.sets, result.numbers)] if len(result.sets) > 1 else set_tables:
         _show(table)
-    for warning in evaluated.warnings:
+    for warning in result.warnings:
         print_text(warning)
-    if evaluated.speed is not None:
-        show_speed(evaluated.speed)
-    print_text("\n".join(map(str, evaluated.files)))
+    if result.speed is not None:
+        show_speed(result.speed)
+    print_text("\n".join(map(str, result.files)))
     return 0
 
 
@@ -108,9 +110,9 @@ def show_speed(numbers: Mapping[str, float]) -> None:
 
 def _compare(first: Path, second: Path, args: argparse.Namespace) -> int:
     """Compare two evaluations; raises InputError for options that a comparison would ignore."""
-    more = {name: value for name, value in vars(args).items() if name not in ("compare", "out") and value}
-    if more:
-        raise InputError(f"--compare compares two finished folders and accepts only --out, not {', '.join(more)}")
+    others = {name: value for name, value in vars(args).items() if name not in ("compare", "out") and value}
+    if others:
+        raise InputError(f"--compare compares two finished folders and accepts only --out, not {', '.join(others)}")
     return compare(first, second, args.out or second)
 
 

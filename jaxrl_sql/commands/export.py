@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, export, and return the exit code."""
     parser = Parser(prog=None, description=__doc__)
     parser.add_argument("model", nargs="?", metavar="RUN", help=MODEL_HELP)
-    parser.add_argument("--model", dest="named", metavar="RUN", help="the same, as in evaluate, ask and serve")
+    parser.add_argument("--model", dest="model_option", metavar="RUN", help="the same, as in evaluate, ask and serve")
     parser.add_argument("--step", type=int, metavar="N", help="export the checkpoint of step N")
     parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="average with these models")
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUN/export, RUN/averaged)")
@@ -35,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     args = parser.parse_args(arguments)
-    if bool(args.model) == bool(args.named):
+    if bool(args.model) == bool(args.model_option):
         parser.error("expected one model, RUN or --model RUN")
-    model = args.model or args.named
+    model = args.model or args.model_option
     prepare_process()
 
     def export() -> None:

@@ -29,13 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, print the plan, and return the exit code: 0, also if nothing fits; 2 for bad input."""
     parser = Parser(description=__doc__)
     add_config(parser, PlanConfig, "exit codes: 0, also if nothing fits; 2 for bad input")
-    parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
+    description = "the chips to plan for: v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …"
+    parser.add_argument("--topology", required=True, metavar="NAME", help=description)
     parser.add_argument(
         "--mesh",
         nargs="+",
         action="extend",
         metavar="DxFxT",
-        help="data x fsdp x tensor, one or more (default: the file's)",
+        help="sizes of the mesh, data x fsdp x tensor, of one plan or several (default: the configuration's mesh)",
     )
     for name in ("answer", "prompt"):
         description = (
@@ -44,9 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=description)
     description = "tokens of a schema shared by the grpo.questions prompts of an update (default: none)"
     parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=description)
-    parser.add_argument(
-        "--compile", default="all", metavar="WHICH", help=f"all, none, or some of {','.join(PROGRAMS)}; minutes each"
-    )
+    description = f"programs to compile, which takes minutes each: all, none, or some of {','.join(PROGRAMS)}"
+    parser.add_argument("--compile", default="all", metavar="WHICH", help=description)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     args = parser.parse_intermixed_args(arguments)
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         config, programs = load_config(PlanConfig, args.config, overrides), _compile_options(args.compile)
+        # Compiling for absent GPUs needs a child process with other settings of JAX; in that child, `code` is None.
         if programs and is_absent_gpu(args.topology):
             code = run_in_child(["plan", *(sys.argv[2:] if arguments is None else arguments)])
             if code is not None:
@@ -101,7 +102,7 @@ def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, 
 
 
 def _compile_options(text: str) -> tuple[str, ...]:
-    """Read `--compile`."""
+    """Return the names of the programs that the option `--compile` selects."""
     if text in {"all", "none"}:
         return PROGRAMS if text == "all" else ()
     names = tuple(text.split(","))

@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", help="output folder (default: the file's)")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     args = parser.parse_intermixed_args(arguments)
-    more = [f"out={args.out}"] if args.out else []
+    option_overrides = [f"out={args.out}"] if args.out else []
 
     def work() -> None:
-        config = load_prepare(args.config, [*args.overrides, *more])
+        config = load_prepare(args.config, [*args.overrides, *option_overrides])
         from jaxrl_sql.datagen.prepare.preparing import prepare
 
         print_text("\n".join(prepare(config)))

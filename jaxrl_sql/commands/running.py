@@ -31,19 +31,19 @@ def run_command(
     command: Callable[[Root], int],
     description: str,
     arguments: Sequence[str] | None = None,
-    rehearse: Callable[[Root], int] | None = None,
+    dry_run: Callable[[Root], int] | None = None,
     endpoint_section: str = "",
 ) -> int:
     """Read `--config FILE key.sub=value …` and run a command; report an error as one line and an exit code.
 
-    `root` is the command's configuration; `endpoint_section` is the section that `--endpoint` sets. Training commands
-    have `rehearse`, which `--dry-run` calls, and `--resume [FOLDER]`. Without arguments, an error explains the first
-    steps.
+    `root` is the class of the command's configuration, and `endpoint_section` is the section that `--endpoint` sets.
+    Training commands have `dry_run`, which the option `--dry-run` calls instead of `command`, and the option
+    `--resume [FOLDER]`. Without arguments, an error explains the first steps.
     """
     parser = Parser(description=description)
     add_config(parser, root)
     parser.set_defaults(resume=None)
-    if rehearse is not None:
+    if dry_run is not None:
         parser.add_argument(
             "--resume", nargs="?", const="", metavar="FOLDER",
             help="resume the run in FOLDER (default: run.dir); without --config, with its original settings",
@@ -58,12 +58,12 @@ def run_command(
     if endpoint_section:
         args.overrides = [*endpoint_values(endpoint_section, args.endpoint), *args.overrides]
     if not (args.config or args.resume is not None or args.overrides):
-        begin = "start with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
-        begin += ", or continue with --resume FOLDER" if rehearse is not None else ""
-        message = f"no arguments: {begin} ({parser.prog} --help)"
+        advice = "start with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
+        advice += ", or continue with --resume FOLDER" if dry_run is not None else ""
+        message = f"no arguments: {advice} ({parser.prog} --help)"
         return _report(InputError(message), 2)
     prepare_process()
-    work = rehearse if rehearse is not None and args.dry_run else command
+    work = dry_run if dry_run is not None and args.dry_run else command
     return report_errors(
         lambda: run_or_print(
             work,
@@ -76,7 +76,7 @@ def run_command(
 def run_or_print(
     command: Callable[[Root], int], config: Root, args: argparse.Namespace, with_weights: bool = True
 ) -> int:
-    """Run a command, after downloading a model of the hub; with `--print-config` print the configuration."""
+    """Run a command, after downloading a model of the hub; with `--print-config` print the configuration instead."""
     if not args.print_config:
         return command(resolve_settings(config, with_weights))
     sys.stdout.write(to_yaml(config))
@@ -121,12 +121,11 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
         case OSError():
             reported = file_error(error, _list_writable_paths()), 1
         case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
-            full = " and ".join(find_full_folders(_list_writable_paths()))
-            problem = f"no space left on {full}" if full else "a database cannot be written"
+            full_folders = " and ".join(find_full_folders(_list_writable_paths()))
+            problem = f"no space left on {full_folders}" if full_folders else "a database cannot be written"
             reported = JaxrlSqlError(f"{problem}: {error}"), 1
-        case RuntimeError() if str(error).startswith(
-            "RESOURCE_EXHAUSTED"
-        ):  # JAX's error, whose class is importable only with JAX
+        # JAX's error of exhausted memory; its class cannot be imported without JAX.
+        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):
             reason = str(error).splitlines()[0].partition(": ")[2]
             advice = "`jaxrl-sql plan` reports the memory of a run and suggests changes"
             reported = JaxrlSqlError(f"memory: {reason}: {advice}"), 1
@@ -136,7 +135,7 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
 
 
 def _list_writable_paths() -> list[str]:
-    """Return the places that a command may write: those in its arguments, the present and the temporary folder."""
+    """Return the paths that a command may write: its arguments, the current, the temporary and the cache folder."""
     return [*sys.argv[1:], ".", tempfile.gettempdir(), str(cache_folder() or ".")]
 
 
@@ -154,9 +153,9 @@ def _config(root: type[Root], files: list[Path] | None, resume: str | None, over
 
 
 def _report(error: Exception, code: int) -> int:
-    """Print an error and return the exit code; one of several processes exits immediately.
+    """Print an error and return the exit code; a process of a distributed run exits immediately.
 
-    A normal exit would let JAX wait for the other processes, which wait for this one or have ended.
+    At a normal exit JAX would wait for the other processes, which wait for this process or have ended.
     """
     print_text(f"error: {error}", sys.stderr)
     jax = sys.modules.get("jax")  # not loaded: not part of a distributed run

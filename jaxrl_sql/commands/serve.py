@@ -43,10 +43,11 @@ def _announce(line: str) -> None:
     sys.stdout.flush()
 
 
-def _adapter(word: str) -> tuple[str, Path]:
-    name, is_named, folder = word.partition("=")
-    if not (name and is_named and folder):
-        raise argparse.ArgumentTypeError(f"NAME=FOLDER, not {word!r}")
+def _adapter(text: str) -> tuple[str, Path]:
+    """Parse the value NAME=FOLDER of `--adapter`."""
+    name, equals_sign, folder = text.partition("=")
+    if not (name and equals_sign and folder):
+        raise argparse.ArgumentTypeError(f"NAME=FOLDER, not {text!r}")
     return name, Path(folder)
 
 
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME=FOLDER",
-        help="also serve M with adapters",
+        help="also serve M with the adapters in FOLDER (PEFT format), under NAME",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="its port; 0 uses a free one (default: %(default)s)")

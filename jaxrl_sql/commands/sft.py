@@ -1,8 +1,8 @@
 """Supervised training: `jaxrl-sql sft --config FILE`, also the first phase of `jaxrl-sql train`.
 
 Questions on a database share its schema, so a batch is `sft.databases` schemas with up to `sft.questions` questions
-each, and a schema is computed once for all of them. `sft/padding` is the share of padding in a batch. The loss covers
-answers only.
+each, and the tokens of a schema are computed once for all its questions. The metric `sft/padding` is the share of
+padding in a batch. The loss covers answers only.
 """
 
 from __future__ import annotations

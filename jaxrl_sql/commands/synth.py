@@ -1,7 +1,9 @@
 """Generate data: `jaxrl-sql data synth --out DIR --seed N`, or for your own databases `--db FILE …`.
 
-Without `--db`, databases and questions are generated in splits. With it, `--n` questions are generated per file, from
-templates over its tables and rows, and DIR is a single folder with questions.jsonl and databases/.
+Without `--db`, databases and questions are generated in three splits: train, dev (new databases of the same domains)
+and dev_unseen (databases of domains that train lacks). A tokenizer is trained on the split train. With `--db`, `--n`
+questions are generated per file, from templates over its tables and rows, and DIR is a single folder with
+questions.jsonl and databases/.
 """
 
 from __future__ import annotations
@@ -25,6 +27,18 @@ if TYPE_CHECKING:
     from jaxrl_sql.datagen.synth.user_databases import FileQuestions
 
 
+_NUMBERS = {
+    "seed": "seed of all random choices",
+    "train_dbs": "databases of the split train",
+    "dev_dbs": "databases of the split dev",
+    "unseen_dbs": "databases of the split dev_unseen",
+    "train_questions": "questions per database of train",
+    "dev_questions": "questions per database of dev and dev_unseen",
+    "vocab_size": "largest number of tokens of the trained tokenizer",
+}
+"""Options with a whole number, and their meaning."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         description=__doc__,
@@ -32,26 +46,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     default = SynthSpec()
-    for name in ("seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "vocab_size"):
+    for name, meaning in _NUMBERS.items():
         value = getattr(default, name)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=value, help=f"{meaning}; default {value}")
     parser.add_argument(
         "--decorated-share",
         type=float,
         default=default.decorated_share,
-        help="share of decorated training databases (templates)",
+        help="share of training databases whose names get additional general words; with --style templates only; "
+        f"default {default.decorated_share:g}",
     )
     parser.add_argument(
-        "--extra-columns-share", type=float, default=0.0, help="share of demonstrations with an extra column"
+        "--extra-columns-share",
+        type=float,
+        default=0.0,
+        help="share of suitable training questions with a demonstration that wrongly selects an extra column, for "
+        "policies with a mistake to unlearn; default 0",
     )
     parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
     parser.add_argument("--rows", type=int, default=0, help="mean rows per table; default 1,000 to 3,000 per database")
     for difficulty in DIFFICULTIES:
         shares = (SynthSpec(style=style).shares[DIFFICULTIES.index(difficulty)] for style in STYLES)
         defaults = ", ".join(f"{share:g} ({style})" for share, style in zip(shares, STYLES, strict=True))
-        parser.add_argument(f"--{difficulty}", type=float, help=f"share of questions, default {defaults}")
-    parser.add_argument("--style", choices=STYLES, default=STYLES[0], help="source of the questions")
-    parser.add_argument("--mysql-share", type=float, default=0.0, help="share of questions that ask for MySQL")
+        parser.add_argument(
+            f"--{difficulty}", type=float, help=f"relative share of questions of this difficulty, default {defaults}"
+        )
+    parser.add_argument(
+        "--style",
+        choices=STYLES,
+        default=STYLES[0],
+        help="generator of the questions: fixed templates, or a grammar with Spider's difficulties and varied database "
+        f"names; default {STYLES[0]}",
+    )
+    parser.add_argument(
+        "--mysql-share", type=float, default=0.0, help="share of questions that ask for MySQL's dialect; default 0"
+    )
     user_group = parser.add_argument_group("your own databases")
     user_group.add_argument(
         "--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about"
@@ -77,9 +107,9 @@ def _print_files(out: Path, files: Sequence[FileQuestions], requested: int) -> N
     lines = [f"{out}: written"]
     for file in files:
         counts = Counter(question.template_difficulty for question in file.questions)
-        counted = ", ".join(f"{difficulty} {counts[difficulty]}" for difficulty in DIFFICULTIES if counts[difficulty])
-        short = "" if len(file.questions) >= requested else f" of {requested} requested"
-        lines.append(f"{file.db_id}: {quantity(len(file.questions), 'questions')}{short}; {counted}")
+        counts_text = ", ".join(f"{level} {counts[level]}" for level in DIFFICULTIES if counts[level])
+        shortfall = "" if len(file.questions) >= requested else f" of {requested} requested"
+        lines.append(f"{file.db_id}: {quantity(len(file.questions), 'questions')}{shortfall}; {counts_text}")
         lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in file.rejected.most_common()]
         reasons: dict[str, list[str]] = {}
         for name, reason in file.left_out:

@@ -1,7 +1,7 @@
 """Train by GRPO or PPO: `jaxrl-sql train model.checkpoint=HUB_ID data.dir=FOLDER`, or `--config FILE`.
 
-A supervised phase (section `sft`) can precede, and a second stage from the best checkpoint of the first can follow.
-`training/grpo.py` is the main loop.
+A supervised phase (section `sft`) can precede. A second stage (section `second_stage`), which begins with the best
+checkpoint of the first, can follow. `training/grpo.py` is the main loop.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Verbal RL: `jaxrl-sql verbal --config FILE key.sub=value …` (section `verbal`), without weight updates.
 
-For each question of `data.evals`, the model at `model.checkpoint` (or a run's folder, or behind `verbal.base_url`)
-writes candidates and chooses among them by verbal scores (PaVeRL-SQL). The folder `verbal.out` holds
-`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json` with the accuracy of the
-choice, the first candidate, a vote and the best candidate. All answers are recorded in `answers.jsonl`, from which a
-second run resumes.
+For each question of `data.evals`, a model writes candidates and then, as a judge, scores all of them in several
+replies. The candidate with the best mean score is chosen (PaVeRL-SQL). The model is `model.checkpoint`, which may be
+the folder of a run, or is behind the endpoint `verbal.base_url`. The folder `verbal.out` holds `predictions.jsonl`,
+`records.jsonl` with all candidates and their scores, and `metrics.json` with the accuracy of the choice, the first
+candidate, a vote and the best candidate. All answers are recorded in `answers.jsonl`, from which a second run resumes.
 """
 
 from __future__ import annotations

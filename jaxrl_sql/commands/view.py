@@ -18,7 +18,10 @@ from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.runtime.terminal import print_text, printable
 
-MOST_JUDGED, SECONDS, EVERY_S = 20_000, 60.0, 2.0
+MAX_JUDGED, SECONDS = 20_000, 60.0
+"""Default limits on the judged answers and the seconds of judging."""
+UPDATE_EVERY_S = 2.0
+"""Seconds between updates of a served folder."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("other", metavar="OTHER", nargs="?", help="another run or evaluation to compare")
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: RUN/view)")
     parser.add_argument("--serve", type=int, metavar="PORT", help="serve it live on loopback; 0: a free port")
-    judge = f"score at most N distinct answers by every rule (default {MOST_JUDGED:,}; 0: none)"
-    parser.add_argument("--judge", type=int, default=MOST_JUDGED, metavar="N", help=judge)
+    judge = f"score at most N distinct answers by every rule (default {MAX_JUDGED:,}; 0: none)"
+    parser.add_argument("--judge", type=int, default=MAX_JUDGED, metavar="N", help=judge)
     seconds = f"stop scoring after S seconds (default {SECONDS:g})"
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds)
     args = parser.parse_args(arguments)
@@ -47,15 +50,16 @@ def _view(args: argparse.Namespace) -> None:
             view.update()
             print_text(str(view.out / "index.html"))
             return
-        view.make_folder()  # never serve a folder of another origin
+        view.make_folder()  # fails if the folder has files of other origin, before it is served
         with serve_folder(view.out, args.serve) as address:
             view.update(is_live=True)
             print_text(address)
             sys.stdout.flush()
             try:
-                follow(lambda: view.update(is_live=True), EVERY_S, threading.Event())
+                # The event is never set: only Ctrl-C ends this.
+                follow(lambda: view.update(is_live=True), UPDATE_EVERY_S, threading.Event())
             except KeyboardInterrupt:
-                view.update()
+                view.update()  # write the folder as that of a finished run
 
 
 def _show_progress(text: str) -> None:

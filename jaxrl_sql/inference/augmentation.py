@@ -44,11 +44,11 @@ class _Context(NamedTuple):
 
 
 class AugmentResult(NamedTuple):
-    """The counts of changed and dropped questions, the folder, and the reached limit of the endpoint's budget or ""."""
+    """The counts of changed and dropped questions, the folder, and the reached limit as `Budget.reached_limit`."""
 
     counts: Mapping[str, int]
     out: Path
-    limit: str
+    reached_limit: str
 
 
 def augment(
@@ -98,7 +98,7 @@ def augment(
         remaining, filtered = _filter(moved, executor, filters)
         dropped += filtered
     counts = write(out, remaining, dropped, changes, failed_changes)
-    return AugmentResult(counts, out, session.endpoint.budget.limit if session and session.is_budget_spent else "")
+    return AugmentResult(counts, out, session.endpoint.budget.reached_limit if session and session.is_budget_spent else "")
 
 
 def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:

@@ -11,7 +11,7 @@ import jax
 
 from jaxrl_sql.parallel.compile_once import COMPILED, LOWERED
 from jaxrl_sql.parallel.processes import exchange
-from jaxrl_sql.runtime.memory import mappings_taken, release_freed_memory
+from jaxrl_sql.runtime.memory import release_freed_memory, used_mapping_share
 from jaxrl_sql.runtime.progress import CompileStats
 
 _WAIT_S = 5.0
@@ -61,7 +61,7 @@ def drop_programs(compile_stats: CompileStats) -> bool:
 def _is_crowded(compile_stats: CompileStats) -> bool:
     if compile_stats.programs == compile_stats.checked_programs:
         return False
-    compile_stats.checked_programs, num_mappings = compile_stats.programs, mappings_taken()
+    compile_stats.checked_programs, num_mappings = compile_stats.programs, used_mapping_share()
     if compile_stats.is_dropped:
         compile_stats.drop_share, compile_stats.is_dropped = (
             max(compile_stats.drop_share, (1 + num_mappings) / 2),

@@ -134,7 +134,7 @@ def ask_until_done(
                     display.update(len(answered) + 1, endpoint.budget.as_metrics())
                 answered.add(example.uid)
     except BudgetSpentError:
-        return endpoint.budget.limit
+        return endpoint.budget.reached_limit
     return ""
 
 

@@ -34,7 +34,7 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import with_date
+from jaxrl_sql.runtime.model_locator import with_chat_date
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
@@ -82,7 +82,7 @@ def filter_data(
 ) -> FilterResult:
     """Select questions and write the files; `report` gets progress lines, `warn` a line about changed questions."""
     out = Path(cfg.out)
-    data = with_date(policy.data, policy.model.checkpoint, out / PASS_RATES)
+    data = with_chat_date(policy.data, policy.model.checkpoint, out / PASS_RATES)
     policy = dataclasses.replace(policy, data=data)
     loaded = training_questions(data, limits.databases)
     check_hide(data.hide, (example.db_path for example in loaded.examples))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from jaxrl_sql.runtime.cache_folder import cache_folder, processor
+from jaxrl_sql.runtime.cache_folder import cache_folder, processor_hash
 
 AUTO = "auto"
 MAX_BYTES = 2 << 30
@@ -28,7 +28,7 @@ def keep_programs(setting: str) -> None:
         cache = cache_folder()
         if cache is None or cache_location() or jax.process_count() > 1:
             return
-        folder = cache / "programs" / processor()
+        folder = cache / "programs" / processor_hash()
         _evict_oldest(folder)
         setting = str(folder)
     if setting:

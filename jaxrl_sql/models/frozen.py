@@ -15,9 +15,10 @@ from jaxrl_sql.types import InputError, Record
 
 
 def split_specs(config: ModelConfig, frozen: Sequence[str]) -> tuple[list[ParamSpec], list[ParamSpec]]:
-    """Return the specs of trainable and of frozen weights; `frozen` are names or patterns such as `*_norm`.
+    """Return the specs of trainable and of frozen weights.
 
-    Raises InputError with the valid names for a pattern without a match, and if all weights are frozen.
+    `frozen` (setting `model.frozen`): names of weights, the last components of `ParamSpec.path`, or patterns such as
+    `*_norm`. Raises InputError with the valid names for a pattern without a match, and if all weights are frozen.
     """
     specs = param_specs(config)
     names = [spec.path[-1] for spec in specs]
@@ -32,14 +33,20 @@ def split_specs(config: ModelConfig, frozen: Sequence[str]) -> tuple[list[ParamS
 
 
 def split(params: PyTree, config: ModelConfig, frozen: Sequence[str]) -> tuple[PyTree, PyTree]:
-    """Split a tree like the parameters into (trainable, frozen); raises InputError as `split_specs` does."""
+    """Split a tree like the parameters into (trainable, frozen); frozen is None if `frozen` is empty.
+
+    Raises InputError as `split_specs` does.
+    """
     if not frozen:
         return params, None
-    trainable, fixed = (nest((spec, leaf_of(params, spec)) for spec in part) for part in split_specs(config, frozen))
-    return trainable, fixed
+    trainable_specs, frozen_specs = split_specs(config, frozen)
+    return (
+        nest((spec, leaf_of(params, spec)) for spec in trainable_specs),
+        nest((spec, leaf_of(params, spec)) for spec in frozen_specs),
+    )
 
 
 def merge_params(trainable: Record, frozen: Record) -> PyTree:
-    """Merge both parts into one tree of parameters, without a copy."""
+    """Merge the two trees of `split` into one tree of parameters, without a copy."""
     layers = {**frozen.get("layers", {}), **trainable.get("layers", {})}
     return {**frozen, **trainable, **({"layers": layers} if layers else {})}

@@ -19,8 +19,9 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-# The table's width is gathered before the lookup. With both axes sharded, the partitioner replicates the table.
-TABLE = ("vocab", "none")
+# Logical axes (`parallel.rules`) of an embedding table [V,D] during a lookup: only V is sharded, and D is gathered
+# before. If both were sharded, XLA's partitioner would replicate the whole table on each device.
+TABLE_AXES = ("vocab", "none")
 
 
 @jax.custom_vjp
@@ -29,7 +30,7 @@ def lookup(table: AnyWeight, tokens: jax.Array) -> jax.Array:
 
     Gradients are summed in float32, because a bfloat16 sum stops growing after some hundred occurrences of a token.
     """
-    return constrain(value_of(table), TABLE)[tokens]
+    return constrain(value_of(table), TABLE_AXES)[tokens]
 
 
 def _lookup_forward(table: AnyWeight, tokens: jax.Array) -> tuple[jax.Array, tuple[AnyWeight, jax.Array]]:
@@ -39,7 +40,7 @@ def _lookup_forward(table: AnyWeight, tokens: jax.Array) -> tuple[jax.Array, tup
 def _lookup_backward(residuals: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[PyTree, None]:
     table, tokens = residuals
     total = jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32))
-    return gradient_of(table, constrain(total, TABLE)), None
+    return gradient_of(table, constrain(total, TABLE_AXES)), None
 
 
 lookup.defvjp(_lookup_forward, _lookup_backward)
@@ -50,8 +51,8 @@ def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, is_zero_centered: bool
 
     `is_zero_centered`: scale by 1 + weight, in float32 too, as Gemma does.
     """
-    wide = x.astype(jnp.float32)
-    normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    x32 = x.astype(jnp.float32)
+    normed = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
     if is_zero_centered:
         return (normed * (1.0 + to_float32(weight))).astype(x.dtype)
     return scale(normed.astype(x.dtype), weight)

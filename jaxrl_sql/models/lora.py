@@ -1,12 +1,12 @@
 """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685): small trainable matrices added to frozen weights.
 
-A weight W [*I,*O] gets a pair A [*I,r], B [r,*O], and the layer computes x·W + (alpha / r)·x·A·B. Shapes, logical axes
-(and so shardings) and file names of the pairs follow from the table of parameters. B starts at zero, so that the
-initial policy equals the base.
+A weight W [*I,*O], with input axes I and output axes O, gets a pair of matrices A [*I,r] and B [r,*O] of rank r. The
+layer computes x·W + (alpha / r)·x·A·B. Shapes, logical axes (and so shardings) and file names of the pairs follow from
+the table of parameters (`spec.param_specs`). B starts at zero, so that the initial policy equals the base.
 
-The base is never copied: training and sampling pass it to the decoder with the pairs as additional entries of its
-layers, and the reference policy is the base without adapters. Only an export adds the pairs to the weights, one leaf
-at a time on the host. Files have the format of Hugging Face's PEFT.
+The base model is never copied: training and sampling pass it to the decoder with the pairs as additional entries of its
+layers, and the reference policy is the base without adapters. Only an export adds the pairs to the weights, one array
+at a time on the host. Files have the format of Hugging Face's PEFT. In shapes L is the number of layers.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from jaxrl_sql.types import InputError
 SUFFIX = "_lora"
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-# The supported values of PEFT's options that change the result; others are rejected.
-PLAIN = {
+# PEFT's options that change the result, with the only supported values.
+SUPPORTED_OPTIONS = {
     "bias": "none",
     "fan_in_fan_out": False,
     "use_rslora": False,
@@ -69,14 +69,14 @@ class Adapters:
 
 
 class _PairSpec(NamedTuple):
-    """A pair for one weight, with shapes and logical axes of its two leaves."""
+    """The shapes and names of the pair of one weight (of all layers); rank: r."""
 
     weight: ParamSpec
     rank: int
 
     @property
     def leaves(self) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
-        """Return (shape, axes) of a and b."""
+        """Return (shape, logical axes) of a [L,*I,r] and of b [L,r,*O]."""
         layers, *sizes = self.weight.shape
         stacked, *axes = self.weight.axes
         n = self.weight.n_in
@@ -96,45 +96,49 @@ class _PairSpec(NamedTuple):
         return f"base_model.model.{module}.lora_A.weight", f"base_model.model.{module}.lora_B.weight"
 
 
-def adaptable(config: ModelConfig) -> tuple[str, ...]:
+def adaptable_weights(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of the weights that can have adapters: the matrices of the layers."""
     return tuple(spec.path[-1] for spec in param_specs(config) if spec.is_stacked and spec.is_matrix)
 
 
 def resolve_targets(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
-    """Return the weights that match `targets`, in the table's order.
+    """Return the names of the weights that match `targets` (setting `model.lora.targets`), in the table's order.
 
-    A target is a name, PEFT's name of its module such as `q_proj`, a pattern of either such as `*`, or PEFT's
-    `all-linear` for all of them. Raises InputError with the valid names for no targets and for one without a match.
+    A target is the name of a weight such as `q`, PEFT's name of its module such as `q_proj`, a pattern of either such
+    as `*`, or PEFT's `all-linear` for all weights. Raises InputError with the valid names if there are no targets, or a
+    target has no match.
     """
-    modules = {name: spec.module for name, spec in _pair_specs(config, adaptable(config), 1).items()}
+    modules = {name: spec.module for name, spec in _pair_specs(config, adaptable_weights(config), 1).items()}
     patterns = ["*" if target == "all-linear" else target for target in targets]
     for target, pattern in zip(targets, patterns, strict=True):
         if not fnmatch.filter([*modules, *modules.values()], pattern):
-            raise InputError(f"model.lora.targets: {target!r} is not a weight; valid are {_targets(modules)}")
+            raise InputError(f"model.lora.targets: {target!r} is not a weight; valid are {_list_targets(modules)}")
     if not targets:
-        raise InputError(f"model.lora.targets is empty; valid are {_targets(modules)}")
+        raise InputError(f"model.lora.targets is empty; valid are {_list_targets(modules)}")
     return tuple(
         name
         for name, module in modules.items()
-        if any(fnmatch.fnmatchcase(name, target) or fnmatch.fnmatchcase(module, target) for target in patterns)
+        if any(fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(module, pattern) for pattern in patterns)
     )
 
 
-def _targets(modules: Mapping[str, str]) -> str:
-    """Return the valid targets as text."""
+def _list_targets(modules: Mapping[str, str]) -> str:
+    """Return the valid targets as text, from weight names and PEFT's names of their modules."""
     return f"{', '.join(modules)}, PEFT's {', '.join(modules.values())}, or *"
 
 
 def _pair_specs(config: ModelConfig, names: Iterable[str], rank: int) -> dict[str, _PairSpec]:
-    """Return the pairs of the named weights, by name."""
+    """Return the specs of the pairs of the named weights, by name, in the table's order."""
     targets = set(names)
     specs = {spec.path[-1]: spec for spec in param_specs(config) if spec.is_stacked}
     return {name: _PairSpec(spec, rank) for name, spec in specs.items() if name in targets}
 
 
 def _place(leaf: Any, axes: tuple[str, ...], what: str, mesh: jax.sharding.Mesh | None) -> jax.Array:
-    """Put a leaf on the device, or on the mesh with the sharding of its axes."""
+    """Put a leaf on the default device, or on the mesh with the sharding of its logical axes.
+
+    `what`: its name, for the error if the mesh does not divide its shape.
+    """
     return jnp.asarray(leaf) if mesh is None else jax.device_put(leaf, sharding_of(mesh, axes, leaf.shape, what))
 
 
@@ -180,7 +184,7 @@ def count_adapters(config: ModelConfig, rank: int, targets: Sequence[str], mesh:
 
 
 def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTree:
-    """Return the shardings of the parameters of a policy (`policy_params`), as a tree.
+    """Return the shardings of the decoder's parameters with adapters (as `policy_params` returns them), as a tree.
 
     Raises InputError as `param_shardings` does.
     """
@@ -199,9 +203,10 @@ def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTr
 def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
     """Return the parameters for the decoder: `trainable`, or `frozen` combined with `trainable`.
 
-    `trainable` are adapters, None for no adapters, or the weights that `model.frozen` leaves trainable. Leaves of the
-    base are not copied, and its layers may be split (`stacked_layers`). B is multiplied by alpha / r, so that the
-    decoder needs no scale.
+    `frozen` is None if all weights are trained, and then `trainable` is returned. Otherwise `frozen` is the base model
+    and `trainable` its adapters, or None for no adapters; or `frozen` are the weights that the setting `model.frozen`
+    names and `trainable` the others. Leaves of the base are not copied, and its layers may be a tuple of trees
+    (`stacked_layers`). B is multiplied by alpha / r, so that the decoder needs no scale.
     """
     trainable = policy_part(trainable)
     if frozen is None:
@@ -214,12 +219,16 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
     layers = frozen["layers"]
     if isinstance(layers, tuple):
         by_layer = (jax.tree.map(operator.itemgetter(i), pairs) for i in range(len(layers)))
-        return {**frozen, "layers": tuple({**layer, **added} for layer, added in zip(layers, by_layer, strict=True))}
+        return {**frozen, "layers": tuple({**layer, **pair} for layer, pair in zip(layers, by_layer, strict=True))}
     return {**frozen, "layers": {**layers, **pairs}}
 
 
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
-    """Return equivalent parameters without adapters: W + (alpha / r)·A·B in float32, on the host, leaf by leaf."""
+    """Return equivalent parameters without adapters, for an export.
+
+    Weights with adapters become W + (alpha / r)·A·B in float32 and are moved to the host, one array at a time. Other
+    trainable parameters are combined as `policy_params` does.
+    """
     trainable = policy_part(trainable)
     if not isinstance(trainable, Adapters):
         return policy_params(trainable, frozen)
@@ -234,6 +243,7 @@ def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
 
 @jax.jit
 def _add_pair(weight: jax.Array, pair: LoraPair, scale: jax.Array) -> jax.Array:
+    """Return W + scale·A·B [L,*I,*O] in float32."""
     product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1, precision="highest"))(pair.a, pair.b)
     return weight.astype(jnp.float32) + scale * product
 
@@ -266,7 +276,7 @@ def save_adapters(
         "lora_alpha": adapters.scale * rank,
         "lora_dropout": 0.0,
         "target_modules": [spec.module for spec in specs.values()],
-        **PLAIN,
+        **SUPPORTED_OPTIONS,
     }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -289,12 +299,12 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
         raise InputError(
             f"{folder}: no adapters in PEFT's format: {error}; name a folder with {CONFIG_FILE}, as a run's adapters/"
         ) from error
-    for key, plain in PLAIN.items():
-        if fields.get(key) and fields[key] != plain:
+    for key, supported in SUPPORTED_OPTIONS.items():
+        if fields.get(key) and fields[key] != supported:
             raise InputError(f"{folder / CONFIG_FILE}: {key} is {fields[key]!r}, which is not supported")
     specs = {
         name: spec
-        for name, spec in _pair_specs(config, adaptable(config), rank).items()
+        for name, spec in _pair_specs(config, adaptable_weights(config), rank).items()
         if any(file in tensors for layer in range(config.n_layers) for file in spec.file_names(layer))
     }
     _compare(folder, specs.values(), tensors)
@@ -312,7 +322,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
 
 
 def _compare(folder: Path, specs: Iterable[_PairSpec], tensors: dict[str, np.ndarray]) -> None:
-    """Raise InputError with the first tensor that is missing, has another shape, or is unknown."""
+    """Raise InputError with the first tensor that is missing, has a wrong shape, or is unknown."""
     expected: dict[str, tuple[int, int]] = {}
     for spec in specs:
         n_out, n_in = spec.weight.hf_shape

@@ -1,12 +1,15 @@
 """Decoding from a paged KV cache, in which completions share the keys and values of their prompt.
 
-Keys and values are in pools of KV blocks of C tokens. A *prompt* block belongs to a prompt and is read by up to G
-slots that decode its completions; a *completion* block belongs to one slot. In a step every block is multiplied with
-the queries of the slots that read it, and each slot merges the partial results of its blocks into one softmax. So a
-prompt's keys are neither copied per completion nor gathered per step, and memory is reserved block by block as
-sequences grow.
+A decode slot generates one completion at a time. Keys and values are in pools of KV blocks of C tokens. A *prompt*
+block belongs to a prompt and is read by up to G slots that decode its completions; a *completion* block belongs to one
+slot. In a step every block is multiplied with the queries of the slots that read it, and each slot merges the partial
+results of its blocks into one softmax. So a prompt's keys are neither copied per completion nor gathered per step, and
+memory is reserved block by block as sequences grow.
 
 These functions are not differentiated: the trainer scores completions with `transformer.prediction_states`.
+
+Letters of shapes: N slots, E prompts, X sequences (prompts or completions) of up to J blocks each, Y blocks of a pool,
+T new tokens per sequence, K key heads, M query heads per key head, Q size of a head, D width of the model, L layers.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from jax.typing import DTypeLike
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
 from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Kernel, Readers, attend_on_mesh
-from jaxrl_sql.models.attention.tree import narrow
+from jaxrl_sql.models.attention.tree import restrict_to_window
 from jaxrl_sql.models.attention.xla import MaskedKeys, attend
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.stacked_layers import layer_of
@@ -44,9 +47,10 @@ from jaxrl_sql.parallel.rules import constrain
 
 
 class PagedModel(NamedTuple):
-    """Static arguments of decoding: the configuration and the dtype of activations (None: the parameters').
+    """Static arguments of decoding.
 
-    `kernel` computes the attention of a decode step (None: XLA).
+    config: the model; compute_dtype: of activations (None: that of the parameters); kernel: computes the attention of a
+    decode step (None: XLA does).
     """
 
     config: ModelConfig
@@ -97,7 +101,7 @@ class PagedCache(NamedTuple):
 
 
 class PagedPrefix(NamedTuple):
-    """The cached tokens of X sequences: the first `length` [X] in the blocks of table [X,J]."""
+    """The cached tokens of X sequences: `length` [X] tokens each, in the blocks of table [X,J], in order."""
 
     pool: KVPool
     table: jax.Array
@@ -108,8 +112,9 @@ class PagedPrefix(NamedTuple):
 class SlotMap:
     """Map between N decode slots and E prompts.
 
-    slots [E,G] int32: the slot of the g-th completion of a prompt (N: no slot); prompt, group_index [N] int32: the
-    prompt of a slot and its g; prompt_length [E] int32: the tokens of each prompt.
+    slots [E,G] int32: the slots that decode completions of each prompt (N: no slot)
+    prompt, group_index [N] int32: the prompt of a slot, and the slot's index among those of its prompt
+    prompt_length [E] int32: number of tokens per prompt
     """
 
     slots: jax.Array
@@ -121,8 +126,8 @@ class SlotMap:
 def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: DTypeLike) -> KVPool:
     """Return a pool of empty blocks; a mesh splits blocks over the batch axes and heads over `tensor`."""
     shape = (num_blocks, config.n_kv_heads, block_size, config.head_dim)
-    halves = [tuple(constrain(jnp.zeros(shape, dtype), POOL) for _ in range(config.n_layers)) for _ in range(2)]
-    return KVPool(*halves)
+    keys, values = (tuple(constrain(jnp.zeros(shape, dtype), POOL) for _ in range(config.n_layers)) for _ in range(2))
+    return KVPool(keys, values)
 
 
 def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
@@ -131,10 +136,13 @@ def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
 
 
 def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, targets: jax.Array) -> KVPool:
-    """Copy blocks [X] int32 of a pool to blocks `targets` [X] of another; a target out of range is skipped."""
+    """Copy `blocks` [X] int32 of the pool `source` to blocks `targets` [X] of `target`; return the changed pool.
 
-    def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        return constrain(new.at[targets].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
+    A target out of range is skipped.
+    """
+
+    def copy(source: jax.Array, target: jax.Array) -> jax.Array:
+        return constrain(target.at[targets].set(source.at[blocks].get(mode="clip"), mode="drop"), POOL)
 
     return jax.tree.map(copy, source, target)
 
@@ -158,16 +166,16 @@ def _visible(config: ModelConfig, has_window: HasWindow, access: BlockAccess) ->
     return access.valid & (distance < window)
 
 
-def prompt_access(blocks: BlockMap, slot_map: SlotMap, positions: jax.Array, size: int) -> BlockAccess:
-    """Return the access of slots at positions [N] to prompt blocks of `size` tokens."""
-    keys = blocks.start[:, None] + jnp.arange(size)
+def prompt_access(blocks: BlockMap, slot_map: SlotMap, positions: jax.Array, block_size: int) -> BlockAccess:
+    """Return the access of slots, whose queries are at positions [N], to prompt blocks of `block_size` tokens."""
+    key_positions = blocks.start[:, None] + jnp.arange(block_size)
     length = slot_map.prompt_length.at[blocks.owner].get(mode="fill", fill_value=0)
     slots = slot_map.slots.at[blocks.owner].get(mode="clip")
     return BlockAccess(
-        owner=_current_owner(blocks, size),
+        owner=_current_owner(blocks, block_size),
         slots=slots,
-        valid=(keys < length[:, None])[:, None],
-        key_positions=keys,
+        valid=(key_positions < length[:, None])[:, None],
+        key_positions=key_positions,
         query_positions=positions.at[slots].get(mode="clip"),
         sequence=slot_map.prompt,
         group_index=slot_map.group_index,
@@ -177,14 +185,17 @@ def prompt_access(blocks: BlockMap, slot_map: SlotMap, positions: jax.Array, siz
 
 
 def completion_access(
-    blocks: BlockMap, length: jax.Array, prompt_length: jax.Array, positions: jax.Array, size: int
+    blocks: BlockMap, length: jax.Array, prompt_length: jax.Array, positions: jax.Array, block_size: int
 ) -> BlockAccess:
-    """Return the access of slots to completion blocks; length, prompt_length [N] are tokens per slot."""
-    index = blocks.start[:, None] + jnp.arange(size)
+    """Return the access of slots to completion blocks of `block_size` tokens.
+
+    length, prompt_length [N]: tokens of each slot's completion and of its prompt; positions [N]: of the slots' queries.
+    """
+    index = blocks.start[:, None] + jnp.arange(block_size)
     cached_length = length.at[blocks.owner].get(mode="fill", fill_value=0)
     slots = blocks.owner[:, None]
     return BlockAccess(
-        owner=_current_owner(blocks, size),
+        owner=_current_owner(blocks, block_size),
         slots=slots,
         valid=(index < cached_length[:, None])[:, None],
         key_positions=prompt_length.at[slots].get(mode="clip") + index,
@@ -196,17 +207,20 @@ def completion_access(
     )
 
 
-def _current_owner(blocks: BlockMap, size: int) -> jax.Array:
-    """Return the owners of blocks [Y]; X (no owner) for a block that is not in its owner's table."""
-    at = blocks.table.at[blocks.owner, blocks.start // size].get(mode="fill", fill_value=-1)
-    return jnp.where(at == jnp.arange(blocks.owner.shape[0]), blocks.owner, blocks.table.shape[0])
+def _current_owner(blocks: BlockMap, block_size: int) -> jax.Array:
+    """Return the owners of blocks [Y]; X (no owner) for a block that is not in its owner's table.
+
+    So a stale owner of a released block has no effect.
+    """
+    assigned = blocks.table.at[blocks.owner, blocks.start // block_size].get(mode="fill", fill_value=-1)
+    return jnp.where(assigned == jnp.arange(blocks.owner.shape[0]), blocks.owner, blocks.table.shape[0])
 
 
-# Attention of a decode step: (queries [N,K,M,Q], has_window, keys and values of both pools) -> [N,K,M,Q] f32.
-ReadCache = Callable[[jax.Array, HasWindow, Sequence[tuple[jax.Array, jax.Array]]], jax.Array]
+# Attention of a decode step: (queries [N,K,M,Q], has_window, keys and values of both pools) -> [N,K,M,Q] float32.
+CacheAttention = Callable[[jax.Array, HasWindow, Sequence[LayerKV]], jax.Array]
 
 
-def _make_block_reader(
+def _make_xla_attention(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
@@ -214,28 +228,29 @@ def _make_block_reader(
     lengths: tuple[jax.Array, jax.Array],
     active: jax.Array,
     positions: jax.Array,
-) -> ReadCache:
+) -> CacheAttention:
     """Return the attention by XLA: partial results per block, merged per slot.
 
-    `lengths` [N] are the tokens of the slots' prompts, and of their completions before this step.
+    lengths: two arrays [N], the tokens of the slots' prompts, and of their completions before this step. active [N]
+    bool: slots that append a token. positions [N]: of the slots' queries.
     """
-    config, size, (prompt_length, length) = model.config, completions.pool.block_size, lengths
-    access = (
+    config, block_size, (prompt_length, length) = model.config, completions.pool.block_size, lengths
+    accesses = (
         prompt_access(prompts.blocks, slot_map, positions, prompts.pool.block_size),
-        completion_access(completions.blocks, length + active, prompt_length, positions, size),
+        completion_access(completions.blocks, length + active, prompt_length, positions, block_size),
     )
 
-    def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-        paged = [
-            PagedKeys(*kv, blocks, _visible(config, has_window, blocks))
-            for kv, blocks in zip(pools, access, strict=True)
+    def attend_to_cache(q: jax.Array, has_window: HasWindow, pools: Sequence[LayerKV]) -> jax.Array:
+        paged_keys = [
+            PagedKeys(*kv, access, _visible(config, has_window, access))
+            for kv, access in zip(pools, accesses, strict=True)
         ]
-        return paged_attention(q, paged, Score(scale_of(config), config.attn_score_cap))
+        return paged_attention(q, paged_keys, Score(scale_of(config), config.attn_score_cap))
 
-    return read
+    return attend_to_cache
 
 
-def _make_kernel_reader(
+def _make_kernel_attention(
     model: PagedModel,
     prompts: PagedCache,
     completions: PagedCache,
@@ -243,22 +258,27 @@ def _make_kernel_reader(
     lengths: tuple[jax.Array, jax.Array],
     active: jax.Array,
     positions: jax.Array,
-) -> ReadCache:
-    """Return the attention by the model's kernel, which reads each used block once."""
+) -> CacheAttention:
+    """Return the attention by the model's kernel, which reads each used block once.
+
+    The arguments are those of `_make_xla_attention`.
+    """
     config, kernel, length = model.config, model.kernel, lengths[1]
     assert kernel is not None
-    tables = (
+    tables_and_lengths = (
         (prompts.blocks.table, slot_map.prompt_length),
         (completions.blocks.table, jnp.where(active, length + 1, 0)),
     )
     readers = Readers(slot_map.slots, slot_map.prompt, slot_map.group_index, positions)
 
-    def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-        shared, private = (CachedKeys(*kv, *blocks) for kv, blocks in zip(pools, tables, strict=True))
+    def attend_to_cache(q: jax.Array, has_window: HasWindow, pools: Sequence[LayerKV]) -> jax.Array:
+        prompt_keys, completion_keys = (
+            CachedKeys(*kv, table, length) for kv, (table, length) in zip(pools, tables_and_lengths, strict=True)
+        )
         score = Score(scale_of(config), config.attn_score_cap)
-        return attend_on_mesh(kernel, q, shared, private, readers, score, _window(config, has_window))
+        return attend_on_mesh(kernel, q, prompt_keys, completion_keys, readers, score, _window(config, has_window))
 
-    return read
+    return attend_to_cache
 
 
 def decode_tokens(
@@ -273,18 +293,19 @@ def decode_tokens(
 ) -> tuple[jax.Array, KVPool]:
     """Append one token [N] to each active slot -> the states [N,D] that predict the next, and the completions' pool.
 
-    length [N] int32: the completion tokens of a slot before this one, which is written at that index; the host has
-    reserved its block. Slots that are inactive or have no block write nothing, and their states have no meaning.
+    active [N] bool. length [N] int32: the completion tokens of a slot before this token, whose keys and values are
+    written at that index; the host has reserved its block. Slots that are inactive or have no block write nothing, and
+    their states have no meaning.
     """
     config, (completion_pool, blocks) = model.config, completions
     prompt_length = slot_map.prompt_length.at[slot_map.prompt].get(mode="clip")
     rotary = rotary_positions(config, (prompt_length + length)[:, None, None])
     positions = rotary.positions[:, 0, 0]
-    size = completion_pool.block_size
-    block = jnp.take_along_axis(blocks.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
-    block = jnp.where(active & (length // size < blocks.table.shape[1]), block, completion_pool.num_blocks)
-    read = _make_kernel_reader if model.kernel is not None else _make_block_reader
-    attend_to = read(model, prompts, completions, slot_map, (prompt_length, length), active, positions)
+    block_size = completion_pool.block_size
+    block = jnp.take_along_axis(blocks.table, (length // block_size)[:, None], axis=1, mode="clip")[:, 0]
+    block = jnp.where(active & (length // block_size < blocks.table.shape[1]), block, completion_pool.num_blocks)
+    make_attention = _make_kernel_attention if model.kernel is not None else _make_xla_attention
+    attend_to_cache = make_attention(model, prompts, completions, slot_map, (prompt_length, length), active, positions)
     x = embed(params, config, token[:, None, None], model.compute_dtype)
 
     @partial(jax.jit, static_argnames="has_window")  # traced once per value of has_window
@@ -293,11 +314,11 @@ def decode_tokens(
     ) -> tuple[jax.Array, LayerKV]:
         q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         k, v = (
-            constrain(pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop"), POOL)
+            constrain(pool.at[block, :, length % block_size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop"), POOL)
             for pool, new in zip(completion, (k, v), strict=True)
         )
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
-        attended = attend_to(q, has_window, (prompt, (k, v)))
+        attended = attend_to_cache(q, has_window, (prompt, (k, v)))
         attended = attended.astype(x.dtype).reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
         return output_and_mlp(layer, config, x, attended), (k, v)
 
@@ -310,24 +331,30 @@ def _run_layers(
     params: PyTree,
     config: ModelConfig,
     x: jax.Array,
-    target: KVPool,
-    other: KVPool,
+    updated_pool: KVPool,
+    other_pool: KVPool,
 ) -> tuple[jax.Array, KVPool]:
-    """Run the layers, each with its keys and values of two pools -> states, and the updated first pool."""
+    """Run the layers one after the other -> states, and the updated pool.
+
+    `step` runs a layer: it gets the keys and values of both pools, and returns the states and its updated ones.
+    """
     updated = []
-    for i, (has_window, *pools) in enumerate(zip(_window_flags(config), _pairs(target), _pairs(other), strict=True)):
-        x, pair = step(layer_of(params, i), has_window, x, *pools)
-        updated.append(pair)
+    for i, (has_window, *layer_kvs) in enumerate(
+        zip(_window_flags(config), _by_layer(updated_pool), _by_layer(other_pool), strict=True)
+    ):
+        x, layer_kv = step(layer_of(params, i), has_window, x, *layer_kvs)
+        updated.append(layer_kv)
     keys, values = zip(*updated, strict=True)
     return x, KVPool(k=keys, v=values)
 
 
-def _pairs(pool: KVPool) -> list[LayerKV]:
+def _by_layer(pool: KVPool) -> list[LayerKV]:
     """Return keys and values of a pool, layer by layer."""
     return list(zip(pool.k, pool.v, strict=True))
 
 
-# Keys before the new tokens: (has_window, a layer's updated keys and values, those of another pool) -> keys to read.
+# Return the keys before the new tokens, with their masks: (has_window, a layer's keys and values of the updated pool,
+# those of the other pool) -> keys to attend to.
 Past = Callable[[HasWindow, LayerKV, LayerKV], list[MaskedKeys]]
 # Write a layer's new keys (or values) [X,K,T,Q] into those of a pool.
 Write = Callable[[jax.Array, jax.Array], jax.Array]
@@ -345,7 +372,7 @@ def _run_tokens(
 ) -> tuple[jax.Array, KVPool]:
     """Run tokens [X,T] with lengths [X] from positions start [X] -> last states [X,D], and the updated pool.
 
-    `pools`: the pool to update, and another that `past` may read.
+    `pools`: the pool to update, and another that `past` may read. `write` stores new keys and values in the first.
     """
     config, t = model.config, tokens.shape[1]
     positions = _positions(start, tokens)
@@ -354,13 +381,14 @@ def _run_tokens(
 
     @partial(jax.jit, static_argnames="has_window")
     def step(
-        layer: Layer, has_window: HasWindow, x: jax.Array, pair: LayerKV, other: LayerKV
+        layer: Layer, has_window: HasWindow, x: jax.Array, updated: LayerKV, other: LayerKV
     ) -> tuple[jax.Array, LayerKV]:
         q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
-        pair = constrain(write(pair[0], k[:, 0]), POOL), constrain(write(pair[1], v[:, 0]), POOL)
-        new = (k, v, narrow(window_of(config, has_window), causal, positions, positions))
-        attended = attend(q, [*past(has_window, pair, other), new], scale_of(config), config.attn_score_cap)
-        return output_and_mlp(layer, config, x, attended), pair
+        updated = constrain(write(updated[0], k[:, 0]), POOL), constrain(write(updated[1], v[:, 0]), POOL)
+        new_keys = (k, v, restrict_to_window(window_of(config, has_window), causal, positions, positions))
+        keys = [*past(has_window, updated, other), new_keys]
+        attended = attend(q, keys, scale_of(config), config.attn_score_cap)
+        return output_and_mlp(layer, config, x, attended), updated
 
     x = embed(params, config, tokens[:, None], model.compute_dtype)
     x, pool = _run_layers(step, params, config, x, *pools)
@@ -368,28 +396,31 @@ def _run_tokens(
 
 
 def _gather_past(
-    config: ModelConfig, table: jax.Array, length: jax.Array, first: jax.Array, queries: jax.Array
+    config: ModelConfig, table: jax.Array, length: jax.Array, first: jax.Array, query_positions: jax.Array
 ) -> Callable[[HasWindow, LayerKV], MaskedKeys]:
-    """Return a function that gathers the blocks of table [X,J]: length [X] tokens, the first at position first [X].
+    """Return a function that gathers a layer's keys and values of X sequences, with their mask.
 
-    Gathering keys, [X,K,J·C,Q] per layer, pays off for many queries, not for a single one.
+    table [X,J]: the blocks of each sequence; length [X]: its tokens; first [X]: the position of its first token;
+    query_positions [X,1,T]. The gathered copy, [X,K,J·C,Q] per layer, is worthwhile for many queries per sequence, but
+    not for the single query of a decode step.
     """
     x, j = table.shape
 
-    def read(has_window: HasWindow, pair: LayerKV) -> MaskedKeys:
-        index = jnp.arange(j * pair[0].shape[2])
+    def gather(has_window: HasWindow, layer_kv: LayerKV) -> MaskedKeys:
+        index = jnp.arange(j * layer_kv[0].shape[2])
         valid = (index < length[:, None])[:, None, None]
-        keys = (first[:, None] + index)[:, None]
+        key_positions = (first[:, None] + index)[:, None]
         k, v = (
             jnp.moveaxis(cached.at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
-            for cached in pair
+            for cached in layer_kv
         )
-        return k, v, narrow(window_of(config, has_window), valid, keys, queries)
+        return k, v, restrict_to_window(window_of(config, has_window), valid, key_positions, query_positions)
 
-    return read
+    return gather
 
 
 def _positions(start: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Return the positions [X,1,T] of tokens [X,T] that begin at start [X]."""
     return (start[:, None] + jnp.arange(tokens.shape[1]))[:, None]
 
 
@@ -398,27 +429,28 @@ def prefill_prompts(
 ) -> tuple[jax.Array, KVPool]:
     """Prefill a chunk of X prompts, tokens [X,T] with lengths [X] -> last states [X,D], and the prompts' pool.
 
-    `past`: the cached tokens before the chunk, in a table that includes the chunk's blocks; T and the past's lengths
-    are multiples of the block size. `has_past` (static): False if every chunk is the first of its prompt.
+    A long prompt is prefilled in several chunks, one per call. `past`: the cached tokens before the chunk, in a table
+    that already includes the chunk's blocks. T and the lengths of `past` are multiples of the block size. `has_past`
+    (static): False if the chunk is the first of each prompt.
     """
     pool, table, start = past
-    size = pool.block_size
-    count = tokens.shape[1] // size
-    index = start[:, None] // size + jnp.arange(count)
+    block_size = pool.block_size
+    num_blocks = tokens.shape[1] // block_size
+    index = start[:, None] // block_size + jnp.arange(num_blocks)
     blocks = jnp.take_along_axis(table, index, axis=1, mode="fill", fill_value=pool.num_blocks)
-    blocks = jnp.where(jnp.arange(count) * size < length[:, None], blocks, pool.num_blocks).reshape(-1)
+    blocks = jnp.where(jnp.arange(num_blocks) * block_size < length[:, None], blocks, pool.num_blocks).reshape(-1)
 
     def write(cached: jax.Array, new: jax.Array) -> jax.Array:
-        blocked = new.reshape(new.shape[0], new.shape[1], count, size, new.shape[3])
-        blocked = jnp.moveaxis(blocked, 2, 1).reshape(-1, new.shape[1], size, new.shape[3])
-        return cached.at[blocks].set(blocked.astype(cached.dtype), mode="drop")
+        by_block = new.reshape(new.shape[0], new.shape[1], num_blocks, block_size, new.shape[3])
+        by_block = jnp.moveaxis(by_block, 2, 1).reshape(-1, new.shape[1], block_size, new.shape[3])
+        return cached.at[blocks].set(by_block.astype(cached.dtype), mode="drop")
 
-    read = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
+    gather = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
 
     def past_keys(has_window: HasWindow, prompts: LayerKV, _: LayerKV) -> list[MaskedKeys]:
-        return [read(has_window, prompts)] if has_past else []
+        return [gather(has_window, prompts)] if has_past else []
 
-    # Prompts read no second pool.
+    # Prompts need no second pool, so the same pool is passed again and not read.
     return _run_tokens(params, model, tokens, length, start, (pool, pool), past_keys, write)
 
 
@@ -432,24 +464,25 @@ def extend_completions(
 ) -> tuple[jax.Array, KVPool]:
     """Append tokens [X,T] with lengths [X] to X completions -> last states [X,D], and their pool.
 
-    The completions' tables include blocks for the new tokens.
+    This serves observations of an environment, and completions that resume after preemption. The completions' tables
+    include blocks for the new tokens.
     """
     pool, table, cached_length = completion
-    size = pool.block_size
+    block_size = pool.block_size
     index = cached_length[:, None] + jnp.arange(tokens.shape[1])
-    block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=pool.num_blocks)
+    block = jnp.take_along_axis(table, index // block_size, axis=1, mode="fill", fill_value=pool.num_blocks)
     block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, pool.num_blocks)
 
     def write(cached: jax.Array, new: jax.Array) -> jax.Array:
         by_token = jnp.moveaxis(new, 2, 1).astype(cached.dtype)
-        return cached.at[block, :, index % size].set(by_token, mode="drop")
+        return cached.at[block, :, index % block_size].set(by_token, mode="drop")
 
     start = prompt.length + cached_length
-    queries = _positions(start, tokens)
-    read_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(cached_length), queries)
-    read_completion = _gather_past(model.config, table, cached_length, prompt.length, queries)
+    positions = _positions(start, tokens)
+    gather_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(cached_length), positions)
+    gather_completion = _gather_past(model.config, table, cached_length, prompt.length, positions)
 
     def past_keys(has_window: HasWindow, completions: LayerKV, prompts: LayerKV) -> list[MaskedKeys]:
-        return [read_prompt(has_window, prompts), read_completion(has_window, completions)]
+        return [gather_prompt(has_window, prompts), gather_completion(has_window, completions)]
 
     return _run_tokens(params, model, tokens, length, start, (pool, prompt.pool), past_keys, write)

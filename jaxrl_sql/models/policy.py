@@ -1,4 +1,7 @@
-"""The policy as a function (trainable, frozen, batch) that scores completions, for the objective."""
+"""The policy as a function (trainable, frozen, batch) that returns the log-probabilities of completions.
+
+The objective (`algo`) differentiates it with respect to the trainable parameters.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,15 @@ def make_policy(
     """Return the function that scores a batch's completions and runs each prompt once per group.
 
     temperature: divides the logits, as in sampling; otherwise the first update's ratio would not be 1.
+    remat: activations that the backward pass recomputes instead of saving (setting `model.remat`).
+    compute_dtype: type of activations and products; None: that of the parameters.
+    attention: attention backend, by name or as a function (`models.attention`).
     kept_bytes: limit of the logits that a device holds at a time.
-    missing: ids without a token, which have probability 0, as in the sampler.
+    missing: ranges of ids without a token, which have probability 0, as in the sampler.
 
-    `trainable` are all parameters, adapters or unfrozen weights of the `frozen` base, or None for the base alone. An
-    `ActorCritic` also returns values. Packed completions run in their rows (`models.packed`).
+    Of the returned function, `trainable` are all parameters (then `frozen` is None), or adapters or unfrozen weights of
+    the `frozen` base, or None for the base alone. For an `ActorCritic`, which has a value head, it also returns values.
+    Packed completions, several per row, run in their rows (`models.packed`).
     """
 
     def logprobs(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> TokenLogprobs:
@@ -49,7 +56,7 @@ def make_policy(
             unembedding(params, config),
             tokens,
             temperature,
-            kept_bytes=kept_bytes * num_logit_shards(config.vocab_size),  # of all devices together
+            kept_bytes=kept_bytes * num_logit_shards(config.vocab_size),  # all devices that share the logits
             logit_cap=config.final_logit_cap,
             is_frozen=_has_frozen_table(trainable, frozen, config),
             missing=missing,
@@ -63,7 +70,7 @@ def make_policy(
 
 
 def _has_frozen_table(trainable: PyTree, frozen: PyTree, config: ModelConfig) -> bool:
-    """Return whether the matrix from states to logits is frozen."""
+    """Return whether the unembedding, which maps states to logits, is frozen."""
     name = "embed" if config.tie_embeddings else "unembed"
-    moving = policy_part(trainable)
-    return frozen is not None and name in frozen and not (isinstance(moving, dict) and name in moving)
+    params = policy_part(trainable)
+    return frozen is not None and name in frozen and not (isinstance(params, dict) and name in params)

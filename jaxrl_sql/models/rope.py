@@ -1,6 +1,6 @@
 """Rotary position embeddings: rotations of pairs of coordinates by angles linear in the position (arXiv 2104.09864).
 
-`RopeScaling` lowers frequencies for sequences longer than in pretraining.
+`RopeScaling` lowers frequencies for sequences longer than in pretraining. In shapes Q is the size of a head.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxrl_sql.types import InputError
 
 Angles = tuple[jax.Array, jax.Array]
+"""Cosine and sine of the angles, [...,Q/2] float32 each."""
 
 SCALINGS = ("linear", "llama3")
 
@@ -22,9 +23,10 @@ SCALINGS = ("linear", "llama3")
 class RopeScaling:
     """Scaling of the frequencies: `kind` is one of `SCALINGS`, and scaled frequencies are divided by `factor`.
 
-    linear: all frequencies, which interpolates positions into the range of pretraining (arXiv 2306.15595).
-    llama3: frequencies with fewer than `low_freq_factor` turns in `original_max_positions`. Those with more than
-    `high_freq_factor` turns are unchanged, and between the two the change is gradual (Llama 3.1, arXiv 2407.21783).
+    linear: divides all frequencies, which interpolates positions into the range of pretraining (arXiv 2306.15595).
+    llama3: divides frequencies with fewer than `low_freq_factor` turns in `original_max_positions` tokens. Those with
+    more than `high_freq_factor` turns are unchanged, and between the two the change is gradual (Llama 3.1, arXiv
+    2407.21783).
     """
 
     kind: str
@@ -62,13 +64,13 @@ def rope_frequencies(head_dim: int, rope: Rope) -> jax.Array:
     scaling = rope.scaling
     if scaling is None:
         return frequency
-    stretched = frequency / scaling.factor
+    scaled = frequency / scaling.factor
     if scaling.kind == "linear":
-        return stretched
+        return scaled
     turns = scaling.original_max_positions * frequency / (2 * math.pi)
-    unscaled = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    unscaled = jnp.clip(unscaled, 0.0, 1.0)
-    return unscaled * frequency + (1.0 - unscaled) * stretched
+    unscaled_share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    unscaled_share = jnp.clip(unscaled_share, 0.0, 1.0)
+    return unscaled_share * frequency + (1.0 - unscaled_share) * scaled
 
 
 def rope_angles(positions: jax.Array, frequencies: jax.Array) -> Angles:
@@ -78,7 +80,7 @@ def rope_angles(positions: jax.Array, frequencies: jax.Array) -> Angles:
 
 
 def rotate(x: jax.Array, angles: Angles) -> jax.Array:
-    """Rotate heads x [B,R,T,H,Q] by angles [B,R,T,Q/2]; pairs are (i, i + Q/2), Hugging Face's order."""
+    """Rotate heads x [...,H,Q] by angles [...,Q/2]; pairs are (i, i + Q/2), Hugging Face's order."""
     cos, sin = (part[..., None, :] for part in angles)
     low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)

@@ -12,6 +12,7 @@ from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
+# Keys of `config.json` that differ between the models of a family.
 COLUMNS = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
     "vocab_size", "max_position_embeddings",
@@ -24,7 +25,7 @@ GEMMA3: Mapping[str, Any] = {
     "rope_local_base_freq": 1e4, "sliding_window": 512, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
 }  # fmt: skip
 
-# Name -> common fields of its family, whether embeddings are tied, and the values of COLUMNS.
+# Name -> common keys of its family's `config.json`, whether embeddings are tied, and the values of COLUMNS.
 PUBLISHED: Mapping[str, tuple[Mapping[str, Any], bool, tuple[int, ...]]] = {
     "qwen2.5-coder-0.5b": (QWEN2, True, (896, 24, 14, 2, 64, 4864, 151_936, 32_768)),
     "qwen2.5-coder-1.5b": (QWEN2, True, (1536, 28, 12, 2, 128, 8960, 151_936, 32_768)),
@@ -54,12 +55,12 @@ def name_of_hub_model(name: str) -> str:
 
 
 def published_config(name: str) -> ModelConfig:
-    """Return the ModelConfig of a published model; raises InputError with the valid names for an unknown one."""
+    """Return the ModelConfig of a published model; raises InputError with the valid names for an unknown name."""
     if name not in PUBLISHED:
         raise InputError(f"model.shape={name!r} is unknown; valid are {', '.join(PUBLISHED)}")
-    shared, is_tied, numbers = PUBLISHED[name]
-    fields = dict(zip(COLUMNS, numbers, strict=True))
-    return FAMILIES[shared["model_type"]].read({**shared, "tie_word_embeddings": is_tied, **fields})
+    family_fields, is_tied, sizes = PUBLISHED[name]
+    fields = dict(zip(COLUMNS, sizes, strict=True))
+    return FAMILIES[family_fields["model_type"]].read({**family_fields, "tie_word_embeddings": is_tied, **fields})
 
 
 def new_config(model: ModelConfigSection, vocab_size: int) -> ModelConfig:

@@ -2,8 +2,9 @@
 
 `ModelConfig` holds sizes and options under this package's names; `families/` maps them to Hugging Face's config.json.
 `param_specs` returns one `ParamSpec` per parameter: shape, logical axes, initializer, and the name and layout in a
-Hugging Face checkpoint. Initialization, sharding (logical axes through `parallel.rules`), loading, saving and
-parameter counts read this table. Parameters of the L layers are stacked on a leading axis, which `transformer` scans.
+Hugging Face checkpoint. Logical axes are names of dimensions, which `parallel.rules` maps to axes of the mesh.
+Initialization, sharding, loading, saving and parameter counts read this table. Parameters of the L layers are stacked
+on a leading axis, which `transformer` scans.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from jaxrl_sql.types import InputError, Record
 class SlidingWindow:
     """Local attention in some layers (Longformer, arXiv 2004.05150).
 
-    size: tokens that a position attends to, itself included.
-    layers: per layer, whether its attention is local.
+    size: number of tokens that a position attends to, itself included.
+    layers: whether attention is local, for each layer.
     rope_theta: base of the rotary embeddings in local layers.
     """
 
@@ -86,7 +87,7 @@ class ModelConfig:
     sliding: SlidingWindow | None = None
     activation: str = "silu"  # a key of ACTIVATIONS (hidden_act, hidden_activation)
     scale_embeddings: bool = False  # multiply embeddings by sqrt(d_model)
-    query_scalar: float | None = None  # divide scores by its root; None: head_dim (query_pre_attn_scalar)
+    query_scalar: float | None = None  # divide scores by its square root; None: head_dim (query_pre_attn_scalar)
     attn_score_cap: float | None = None  # soft cap c: c * tanh(score / c) (attn_logit_softcapping)
     final_logit_cap: float | None = None  # the same for logits (final_logit_softcapping)
 
@@ -132,12 +133,14 @@ class Init(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """One leaf of the parameters.
+    """One leaf of the parameters, and the tensors of a Hugging Face checkpoint that it comes from.
 
     path: keys in the nested dict.
-    shape, axes: of the leaf, with the stacked L first if `hf_name` contains `{layer}`.
-    hf_shape: shape of one tensor in the file.
-    hf_transposed: the file holds the transpose, as Hugging Face's linear layers [out, in] do: a tensor becomes
+    shape, axes: sizes and logical axes of the leaf; the number of layers comes first if `hf_name` contains `{layer}`.
+    init: initializer.
+    hf_name: name of the tensor in the checkpoint; with `{layer}`, a pattern for one tensor per layer.
+    hf_shape: shape of one tensor in the checkpoint.
+    hf_transposed: the checkpoint holds the transpose, as Hugging Face's linear layers [out, in] do: a tensor becomes
     `tensor.T.reshape(layer_shape)`, otherwise `tensor.reshape(layer_shape)`.
     """
 
@@ -156,49 +159,53 @@ class ParamSpec:
 
     @property
     def is_stacked(self) -> bool:
-        """Return whether the leaf stacks one tensor of the file per layer."""
+        """Return whether the leaf stacks one tensor of the checkpoint per layer."""
         return "{layer}" in self.hf_name
 
     @property
     def layer_shape(self) -> tuple[int, ...]:
-        """Return the shape of one layer's part of the leaf, or of the leaf."""
+        """Return the shape of one layer's part of a stacked leaf, or of a leaf that is not stacked."""
         return self.shape[1:] if self.is_stacked else self.shape
 
     @property
     def is_matrix(self) -> bool:
-        """Return whether the tensors of the file are matrices; norms and biases are vectors."""
+        """Return whether the tensors of the checkpoint are matrices; norms and biases are vectors."""
         return len(self.hf_shape) == 2
 
     @property
     def n_in(self) -> int:
-        """Return the number of leading input dimensions in `layer_shape` of a transposed matrix, else 0."""
+        """Return how many leading dimensions of `layer_shape` are inputs of the linear layer; 0 if not transposed."""
         sizes = itertools.accumulate(self.layer_shape, operator.mul)
         return 1 + list(sizes).index(self.hf_shape[1]) if self.hf_transposed else 0
 
     @property
     def layer_axes(self) -> tuple[str, ...]:
-        """Return the axes of `layer_shape`."""
+        """Return the logical axes of `layer_shape`."""
         return self.axes[1:] if self.is_stacked else self.axes
 
     def hf_names(self) -> tuple[str, ...]:
-        """Return the names in the file, one per layer for a stacked leaf."""
+        """Return the names in the checkpoint, one per layer for a stacked leaf."""
         if not self.is_stacked:
             return (self.hf_name,)
         return tuple(self.hf_name.format(layer=layer) for layer in range(self.shape[0]))
 
 
+# Standard deviation of new embeddings and unembeddings.
 EMBED_STD = 0.02
 
 
 def _norm_init(config: ModelConfig) -> Init:
-    """Return the initializer of a norm with scale 1."""
+    """Return the initializer with which a norm scales by 1."""
     return Init(0.0 if config.norms.is_zero_centered else 1.0, 0.0)
 
 
 def _layer(
     config: ModelConfig, name: str, hf_name: str, dims: tuple[tuple[str, int], ...], n_in: int, init: Init
 ) -> ParamSpec:
-    """Return the spec of a stacked weight of `dims` (axis name, size), the first `n_in` its inputs; 0 for a vector."""
+    """Return the spec of a stacked weight whose layers have the dimensions `dims` (logical axis, size).
+
+    The first `n_in` are inputs of a linear layer; 0 for a vector. `hf_name`: the name after that of the layer.
+    """
     axes, sizes = zip(*dims, strict=True)
     hf_shape = (math.prod(sizes[n_in:]), math.prod(sizes[:n_in])) if n_in else (math.prod(sizes),)
     return ParamSpec(
@@ -213,32 +220,35 @@ def _layer(
 
 
 def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
-    """Yield the weights of a layer in the order of their use."""
+    """Yield the specs of a layer's weights in the order of their use."""
     width, ff = ("width", config.d_model), ("mlp", config.d_ff)
     heads, kv_heads, head = ("heads", config.n_heads), ("kv_heads", config.n_kv_heads), ("head", config.head_dim)
     unit, zeros = _norm_init(config), Init(0.0, 0.0)
-    # The std is 1 / sqrt(fan-in). Outputs to the residual stream are divided by the root of their number, 2 per
-    # layer, so that the scale of the final state does not depend on depth.
-    into_width = 1.0 / math.sqrt(config.d_model)
-    added = 1.0 / math.sqrt(2 * config.n_layers)
-    from_heads, from_ff = added / math.sqrt(config.n_heads * config.head_dim), added / math.sqrt(config.d_ff)
+    # The std is 1 / sqrt(fan-in). Each layer adds 2 outputs, of attention and MLP, to the residual stream. The weights
+    # of these outputs are also divided by the square root of their number, so that the scale of the final state does
+    # not depend on depth.
+    std_from_width = 1.0 / math.sqrt(config.d_model)
+    residual_scale = 1.0 / math.sqrt(2 * config.n_layers)
+    std_from_heads = residual_scale / math.sqrt(config.n_heads * config.head_dim)
+    std_from_ff = residual_scale / math.sqrt(config.d_ff)
 
     yield _layer(config, "attn_norm", "input_layernorm.weight", (width,), 0, unit)
     for name, axis in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-        yield _layer(config, name, f"self_attn.{name}_proj.weight", (width, axis, head), 1, Init(0.0, into_width))
+        yield _layer(config, name, f"self_attn.{name}_proj.weight", (width, axis, head), 1, Init(0.0, std_from_width))
         if config.qkv_bias:
             yield _layer(config, f"{name}_bias", f"self_attn.{name}_proj.bias", (axis, head), 0, zeros)
     if config.qk_norm:
         yield _layer(config, "q_norm", "self_attn.q_norm.weight", (head,), 0, unit)
         yield _layer(config, "k_norm", "self_attn.k_norm.weight", (head,), 0, unit)
-    yield _layer(config, "o", "self_attn.o_proj.weight", (heads, head, width), 2, Init(0.0, from_heads))
+    yield _layer(config, "o", "self_attn.o_proj.weight", (heads, head, width), 2, Init(0.0, std_from_heads))
     if config.norms.has_post_norms:
         yield _layer(config, "post_attn_norm", "post_attention_layernorm.weight", (width,), 0, unit)
+    # Checkpoints of models without post-norms use the name `post_attention_layernorm` for the norm before the MLP.
     before_mlp = "pre_feedforward_layernorm" if config.norms.has_post_norms else "post_attention_layernorm"
     yield _layer(config, "mlp_norm", f"{before_mlp}.weight", (width,), 0, unit)
-    yield _layer(config, "gate", "mlp.gate_proj.weight", (width, ff), 1, Init(0.0, into_width))
-    yield _layer(config, "up", "mlp.up_proj.weight", (width, ff), 1, Init(0.0, into_width))
-    yield _layer(config, "down", "mlp.down_proj.weight", (ff, width), 1, Init(0.0, from_ff))
+    yield _layer(config, "gate", "mlp.gate_proj.weight", (width, ff), 1, Init(0.0, std_from_width))
+    yield _layer(config, "up", "mlp.up_proj.weight", (width, ff), 1, Init(0.0, std_from_width))
+    yield _layer(config, "down", "mlp.down_proj.weight", (ff, width), 1, Init(0.0, std_from_ff))
     if config.norms.has_post_norms:
         yield _layer(config, "post_mlp_norm", "post_feedforward_layernorm.weight", (width,), 0, unit)
 
@@ -287,7 +297,7 @@ def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
 
 
 def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
-    """Return the leaf of a spec."""
+    """Return the leaf of the parameters (or of a tree like them) at a spec's path."""
     node = params
     for key in spec.path:
         node = node[key]

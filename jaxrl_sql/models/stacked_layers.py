@@ -1,4 +1,4 @@
-"""Parameters of the layers, as one tree of stacked arrays [L,...] or as a tuple of L trees."""
+"""Parameters of the layers, as one tree of stacked arrays [L,...] or as a tuple of L trees, for L layers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxrl_sql.models.transformer import Layer
 
 
 def split_layers(params: PyTree) -> PyTree:
-    """Return parameters with one tree of stacked layers [L,...] split into L trees [...].
+    """Return parameters with one tree of stacked layers [L,...] split into L trees of arrays [...].
 
-    In a loop of decode steps XLA on GPUs copies every layer's weights in each step when it slices stacked arrays.
-    Split parameters are returned unchanged.
+    This serves decoding on GPUs. If a loop of decode steps slices stacked arrays, XLA copies every layer's weights in
+    each step. Parameters that are already split are returned unchanged.
     """
     if isinstance(params["layers"], tuple):
         return params
@@ -33,17 +33,20 @@ def take_layers(stacked: jax.Array) -> list[jax.Array]:
 
 
 def abstract_layers(params: PyTree) -> PyTree:
-    """Apply `split_layers` to abstract parameters with shardings."""
+    """Apply `split_layers` to stacked abstract parameters (ShapeDtypeStruct) with shardings."""
 
-    def one(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def layer_leaf(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=_without_layers(leaf.sharding))
 
-    count = jax.tree.leaves(params["layers"])[0].shape[0]
-    return {**params, "layers": (jax.tree.map(one, params["layers"]),) * count}
+    n_layers = jax.tree.leaves(params["layers"])[0].shape[0]
+    return {**params, "layers": (jax.tree.map(layer_leaf, params["layers"]),) * n_layers}
 
 
 def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Sharding | None:
-    """Return the sharding of a layer of a stacked array; None, which the compiler decides, for an array on no mesh."""
+    """Return the sharding of one layer of a stacked array with this sharding.
+
+    For an array that is not on a mesh it is None, and the compiler decides.
+    """
     if isinstance(sharding, jax.NamedSharding):
         return jax.NamedSharding(sharding.mesh, jax.P(*sharding.spec[1:]))
     return None
@@ -51,7 +54,10 @@ def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Shar
 
 @lru_cache(maxsize=16)
 def _make_layer_taker(sharding: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
-    """Return a jitted function that indexes a stacked array: one program per shape, which compiles quickly."""
+    """Return a jitted function that indexes a stacked array with the index as an argument.
+
+    So all layers share one program per shape, which compiles quickly.
+    """
 
     def take_layer(stacked: jax.Array, i: jax.Array) -> jax.Array:
         return jax.lax.dynamic_index_in_dim(stacked, i, keepdims=False)

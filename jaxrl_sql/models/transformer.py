@@ -1,18 +1,23 @@
 """The decoder: one layer function, scanned over the layers and applied to a tree of segments.
 
 A `Segment` holds R rows of T tokens for each of B prompts, tokens [B,R,T] and lengths [B,R]. A list of segments is a
-tree, one level per segment: a prompt is a segment with R = 1, its completions are one with R = G. Schema, questions
-and answers are three levels. A row attends to all valid tokens of its ancestor rows and causally to its own, and its
-positions continue those of its ancestors. So each prompt runs once, forward and backward, for all its completions.
+tree, one level per segment: a prompt is a segment with R = 1, its G completions are the next segment, with R = G.
+Schema, questions and answers are three levels. Each row of a segment continues a row of the segment before, its parent.
+It attends to all valid tokens of its ancestor rows and causally to its own, and its positions continue those of its
+ancestors. So each prompt runs once, forward and backward, for all its completions.
 
-Layers differ only in whether they have a sliding window, which has its own rotary base. The scan passes this as one
-flag per layer; a config without such layers compiles no code for it.
+Layers differ only in whether they have a sliding window; such layers have a rotary base of their own. The scan passes
+this as one flag per layer; a config without such layers compiles no code for it.
 
 Masks and positions come from lengths, never from token values. All functions are pure. `compute_dtype` (default: the
 dtype of the parameters) applies to activations and matrix products; norms, scores and softmax are in float32. Weights
 are cast to it at their use, and their gradients are accumulated in float32 (`ops.linear`).
 
-A layer may hold `q_lora` in addition to its weight `q`, the low-rank pair that is added to it (`lora`).
+A layer's parameters may hold, next to a weight such as `q`, an entry `q_lora`: the pair of low-rank matrices of a LoRA
+adapter, whose product is added to the weight (`lora`).
+
+Letters of shapes: D width of the model, V vocabulary, H query heads, K key heads, Q size of a head. Index i: of the
+i-th segment.
 """
 
 from __future__ import annotations
@@ -40,12 +45,15 @@ from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError, Record
 
+# Parameters of one layer, by name.
 Layer = Record
 # Whether a layer has a sliding window: a traced flag in the scan, a bool in unrolled layers or without windows.
 HasWindow = bool | jax.Array
 
+# Logical axes of states [B,R,T,D] within a layer.
 STREAM = ("batch", "none", "none", "none")
-# Between layers `tensor` splits the tokens, because these states are saved for the backward pass.
+# Those of the states that the scan passes from layer to layer, and saves for the backward pass. To save memory the mesh
+# axis `tensor` also splits their tokens.
 CARRIED = ("batch", "none", "sequence", "none")
 
 
@@ -58,13 +66,16 @@ def _starts(segments: Sequence[Segment]) -> list[jax.Array]:
     return starts
 
 
-def _index(segment: Segment) -> jax.Array:
-    """Return the index of each token in its sequence: [T], or [B,R,T] for packed rows."""
+def _offsets(segment: Segment) -> jax.Array:
+    """Return the index of each token in its sequence: [T], or [B,R,T] for packed rows, which hold several sequences."""
     return jnp.arange(segment.tokens.shape[-1]) if segment.offset is None else segment.offset
 
 
 def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
-    """Raise for segments that form no tree and for more tokens than the model has positions, before compilation."""
+    """Raise for segments that form no tree and for more tokens than the model has positions, before compilation.
+
+    rows: number of rows of each segment; total: the tokens of the longest sequence.
+    """
     for parent, child in itertools.pairwise(rows):
         if child % parent:
             raise ValueError(f"a segment of {child} rows below one of {parent}: the rows must be a multiple")
@@ -93,10 +104,10 @@ def rotary_positions(config: ModelConfig, positions: jax.Array) -> RotaryPositio
 
 
 def angles_of(has_window: HasWindow, rotary: RotaryPositions) -> Angles:
-    """Return the rotary angles of a layer."""
+    """Return the rotary angles of a layer with or without a sliding window."""
     if isinstance(has_window, bool):
         return rotary.local_angles if has_window else rotary.angles
-    return jax.tree.map(lambda a, b: jnp.where(has_window, a, b), rotary.local_angles, rotary.angles)
+    return jax.tree.map(lambda local, other: jnp.where(has_window, local, other), rotary.local_angles, rotary.angles)
 
 
 def window_of(config: ModelConfig, has_window: HasWindow) -> AttentionWindow | None:
@@ -110,18 +121,19 @@ def norm(config: ModelConfig, x: jax.Array, weight: AnyWeight) -> jax.Array:
 
 
 def scale_of(config: ModelConfig) -> float:
-    """Return the scale of attention scores."""
+    """Return the factor of attention scores."""
     return (config.head_dim if config.query_scalar is None else config.query_scalar) ** -0.5
 
 
 def _project(layer: Layer, name: str, x: jax.Array, n_in: int = 1) -> jax.Array:
-    """Multiply states [...,*I] by the named weight [*I,*O], and add the product with its low-rank pair if present.
+    """Multiply states [...,*I] by the named weight [*I,*O], and add the output of its LoRA adapter, if it has one.
 
-    The pair is applied as x·A·B and not as x·(W + A·B): the sum would be a second copy of W.
+    I are the `n_in` input axes and O the output axes. With the adapter's matrices A and B the result is x·W + x·A·B
+    and not x·(W + A·B), because the sum in parentheses would be a second copy of W.
     """
     out = linear(x, layer[name], n_in)
-    low = layer.get(f"{name}_lora")
-    return out if low is None else out + linear(linear(x, low.a, n_in), low.b)
+    adapter = layer.get(f"{name}_lora")
+    return out if adapter is None else out + linear(linear(x, adapter.a, n_in), adapter.b)
 
 
 def qkv_heads(
@@ -140,15 +152,18 @@ def qkv_heads(
 def output_and_mlp(
     layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array, stream: tuple[str, ...] = STREAM
 ) -> jax.Array:
-    """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], sharded by `stream`."""
-    added = _project(layer, "o", attended, 2)
-    x = x + (norm(config, added, layer["post_attn_norm"]) if config.norms.has_post_norms else added)
+    """Add attention's and the MLP's output to the residual stream x [B,R,T,D] -> [B,R,T,D].
+
+    attended [B,R,T,H,Q]: the output of attention before its projection `o`; stream: logical axes of the result.
+    """
+    output = _project(layer, "o", attended, 2)
+    x = x + (norm(config, output, layer["post_attn_norm"]) if config.norms.has_post_norms else output)
     y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(_project(layer, "gate", y), "gate")
     up = checkpoint_name(_project(layer, "up", y), "up")
-    added = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
+    output = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
     return constrain(
-        x + (norm(config, added, layer["post_mlp_norm"]) if config.norms.has_post_norms else added), stream
+        x + (norm(config, output, layer["post_mlp_norm"]) if config.norms.has_post_norms else output), stream
     )
 
 
@@ -166,11 +181,15 @@ def _layer_step(
         q, k, v = qkv_heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         levels.append(TreeLevel(q, k, v, segment.length, rotary.positions, segment.owner, segment.starts))
     attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, has_window))
-    return tuple(output_and_mlp(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
+    return tuple(output_and_mlp(layer, config, x, output, CARRIED) for x, output in zip(xs, attended, strict=True))
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
-    """Wrap a layer to recompute in its backward pass everything (`full`) or all but the named values (`query,key`)."""
+    """Wrap a layer according to the setting `model.remat`.
+
+    In its backward pass the layer recomputes nothing (`none`), everything (`full`), or everything except the named
+    activations (such as `query,key`), which are saved.
+    """
     if remat == "none":
         return step
     if remat == "full":
@@ -202,26 +221,29 @@ def hidden_states(
     compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
 ) -> tuple[jax.Array, ...]:
-    """Return the final states (after the last norm) of a tree of segments, one [B,Ri,Ti,D] per segment.
+    """Return the final states (after the last norm) of a tree of segments, one array [B,Ri,Ti,D] per segment.
 
+    remat: activations that the backward pass recomputes (setting `model.remat`). compute_dtype: of activations; None:
+    that of the parameters. attention: name of a backend or `auto`, or the function (`models.attention`).
     Raises InputError for an unknown `remat`, more tokens than the model has positions, or an `attention` that does not
     support the model on this machine (`models.attention.choose`).
     """
     _check(config, [s.length.shape[1] for s in segments], sum(s.tokens.shape[-1] for s in segments))
     dtype = params["embed"].dtype if compute_dtype is None else compute_dtype
     backend = choose(attention, config, dtype)
-    placed = [
-        (segment, rotary_positions(config, start[..., None] + _index(segment)))
+    with_positions = [
+        (segment, rotary_positions(config, start[..., None] + _offsets(segment)))
         for start, segment in zip(_starts(segments), segments, strict=True)
     ]
 
     def step(xs: tuple[jax.Array, ...], scanned: tuple[Layer, jax.Array | None]) -> tuple[tuple[jax.Array, ...], None]:
-        layer, flag = scanned
-        return _layer_step(layer, config, False if flag is None else flag, backend, xs, placed), None
+        layer, window_flag = scanned
+        has_window = False if window_flag is None else window_flag
+        return _layer_step(layer, config, has_window, backend, xs, with_positions), None
 
     xs = tuple(constrain(embed(params, config, segment.tokens, compute_dtype), CARRIED) for segment in segments)
-    flags = jnp.array(config.sliding.layers) if config.sliding else None
-    xs, _ = lax.scan(_remat(step, remat), xs, (params["layers"], flags))
+    window_flags = jnp.array(config.sliding.layers) if config.sliding else None
+    xs, _ = lax.scan(_remat(step, remat), xs, (params["layers"], window_flags))
     return tuple(norm(config, x, params["final_norm"]) for x in xs)
 
 
@@ -266,8 +288,9 @@ def prediction_states(
 ) -> jax.Array:
     """Return the final states that predict each completion token, [B,G,T,D].
 
-    shared: segments [B,P] before the completions [B,G,T] with lengths [B,G]; each runs once, forward and backward.
-    Token 0 is predicted by the last valid position of the last segment, token t by the completion's position t-1.
+    shared: segments, each tokens [B,P] and length [B], before the completions [B,G,T] with lengths [B,G]. Each segment
+    runs once, forward and backward. Token 0 is predicted by the state at the last valid position of the last segment,
+    token t by that at the completion's position t-1. Other arguments are those of `hidden_states`.
     """
     return states_before(params, config, shared, Segment(completion, completion_len), remat, compute_dtype, attention)
 
@@ -284,34 +307,40 @@ def states_before(
 ) -> jax.Array:
     """Return the final states that predict each token of rows [B,R,T] after shared segments, [B,R,T,D].
 
-    A row holds one completion or several (`models.packed`), which do not see each other. Each `prompts_per_schema`
-    consecutive prompts share their first segment, which runs once.
+    A row holds one completion or several (`models.packed`), which do not see each other. Each run of
+    `prompts_per_schema` consecutive prompts has the same first segment (the schema), which is computed once for them.
+    Other arguments are those of `hidden_states`.
     """
     segments = [Segment(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
     tree = [*segments, rows]
     if prompts_per_schema > 1:
-        common = Segment(segments[0].tokens[::prompts_per_schema], segments[0].length[::prompts_per_schema])
-        tree = [common, *(_merge_prompts(segment, prompts_per_schema) for segment in tree[1:])]
-    *above, states = hidden_states(params, config, tree, remat, compute_dtype, attention)
-    last, states = (x.reshape(*s.tokens.shape, -1) for x, s in ((above[-1], segments[-1]), (states, rows)))
-    first = last_state(last[:, 0], shared[-1].length)[:, None, None]
-    begin = jnp.broadcast_to(first, (*states.shape[:2], 1, states.shape[3]))
-    before = jnp.concatenate([begin, states[:, :, :-1]], axis=2)
+        schema = Segment(segments[0].tokens[::prompts_per_schema], segments[0].length[::prompts_per_schema])
+        tree = [schema, *(_merge_prompts(segment, prompts_per_schema) for segment in tree[1:])]
+    *shared_states, states = hidden_states(params, config, tree, remat, compute_dtype, attention)
+    prompt_states, states = (
+        x.reshape(*s.tokens.shape, -1) for x, s in ((shared_states[-1], segments[-1]), (states, rows))
+    )
+    first = last_state(prompt_states[:, 0], shared[-1].length)[:, None, None]  # predicts token 0 of each completion
+    row_first = jnp.broadcast_to(first, (*states.shape[:2], 1, states.shape[3]))
+    before = jnp.concatenate([row_first, states[:, :, :-1]], axis=2)
     return before if rows.offset is None else jnp.where((rows.offset == 0)[..., None], first, before)
 
 
 def _merge_prompts(segment: Segment, prompts_per_schema: int) -> Segment:
-    """Merge rows [B,R,T] of each Q = `prompts_per_schema` prompts, [B/Q,Q·R,T]; packed sequences have own owners."""
+    """Merge the rows of each P = `prompts_per_schema` consecutive prompts, [B,R,T] -> [B/P,P·R,T].
+
+    Owners and starts of packed sequences are renumbered, because they count within a prompt.
+    """
     tokens, length = segment.tokens, segment.length
-    prompts, rows, width = tokens.shape
+    prompts, rows, row_width = tokens.shape
     merged = Segment(
-        tokens.reshape(-1, prompts_per_schema * rows, width), length.reshape(-1, prompts_per_schema * rows)
+        tokens.reshape(-1, prompts_per_schema * rows, row_width), length.reshape(-1, prompts_per_schema * rows)
     )
     if segment.owner is None or segment.starts is None or segment.offset is None:
         return merged
-    sequences, number = segment.starts.shape[1], jnp.arange(prompts, dtype=jnp.int32) % prompts_per_schema
-    owner = jnp.where(segment.owner < 0, -1, segment.owner + (number * sequences)[:, None, None])
-    starts = segment.starts + (number * rows * width)[:, None]
+    sequences, index = segment.starts.shape[1], jnp.arange(prompts, dtype=jnp.int32) % prompts_per_schema
+    owner = jnp.where(segment.owner < 0, -1, segment.owner + (index * sequences)[:, None, None])
+    starts = segment.starts + (index * rows * row_width)[:, None]
     return Segment(
         merged.tokens,
         merged.length,

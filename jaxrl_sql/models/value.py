@@ -1,8 +1,8 @@
 """A value head for PPO, which predicts an answer's expected reward from the policy's states.
 
-The head is a linear map of the final states that predict each completion token, so that each prompt still runs once.
-Its loss also trains the policy's weights or adapters. Functions of trainable parameters (`policy_params`, `merge`,
-`make_policy`) accept an `ActorCritic` and use its policy.
+The head is a linear map of the final states that predict each completion token. The policy's forward pass computes
+these states anyway, so each prompt still runs once. The value loss also trains the policy's weights or adapters.
+Functions of trainable parameters (`policy_params`, `merge`, `make_policy`) accept an `ActorCritic` and use its policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from jaxrl_sql.parallel.rules import sharding_of
 
 @flax.struct.dataclass
 class ActorCritic:
-    """Trainable parameters of PPO: the policy's (or adapters), and the head's weight [D] and scalar bias in float32."""
+    """Trainable parameters of PPO, in which D is the width of the model.
+
+    policy: the trainable parameters of the policy: all, the unfrozen ones, or adapters
+    value: the value head: weight [D] and scalar bias, in float32
+    """
 
     policy: PyTree
     value: PyTree
@@ -49,7 +53,7 @@ def state_values(head: PyTree, hidden: jax.Array) -> jax.Array:
 def decay_mask(config: ModelConfig, frozen: Sequence[str] = ()) -> Callable[[PyTree], PyTree]:
     """Return a function from trainable parameters, with or without a value head, to booleans: which weights decay.
 
-    The tree has no `frozen` weights.
+    `frozen`: names or patterns of frozen weights (`models.frozen`), which the tree of booleans does not have.
     """
 
     def mask(trainable: PyTree) -> PyTree:

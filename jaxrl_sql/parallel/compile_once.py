@@ -1,4 +1,8 @@
-"""Compile a program once for all GPUs of a process, although its threads run it on different ones."""
+"""Compile a program once for all GPUs of a process, although its threads run it on different GPUs.
+
+Each replica of the rollout engine runs in a thread with its own devices. The first thread compiles a program, and the
+others read it from JAX's persistent compilation cache.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,10 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def shares_programs() -> bool:
-    """Return whether a program that was compiled for one device can be read from JAX's cache for another.
+    """Return whether a program that was compiled for one device can be read from JAX's cache for a different device.
 
-    This holds for GPUs if the cache is on. On other platforms a program's key in the cache has its devices' numbers.
+    This holds for GPUs if the cache is on. On other platforms a program's key in the cache includes the numbers of its
+    devices.
     """
     has_cache = bool(jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]  # defined at run time
     return has_cache and jax.default_backend() == "gpu"
@@ -27,10 +32,12 @@ def shares_programs() -> bool:
 
 @dataclass
 class CompileOnce:
-    """Let threads compile programs of the same name in turns, so that all but the first read it from JAX's cache.
+    """Let threads compile programs of the same name in turns, so that all threads but the first read JAX's cache.
 
-    Without it, threads that compile at the same time all miss the cache. Programs of different names are compiled at
-    the same time. Use it as a context manager, with `turns` in each thread.
+    Without turns, threads that compile the same program at the same time all miss the cache. Programs of different
+    names are still compiled at the same time. Use an object as a context manager, with `turns` in each thread.
+
+    A turn is a lock per program's name: JAX's event LOWERED acquires it, and COMPILED releases it.
     """
 
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
@@ -54,8 +61,9 @@ class CompileOnce:
             self._release()
 
     def _on_event(self, event: str, duration_secs: float, **about: str | int) -> None:  # noqa: ARG002 - JAX passes the name
+        """Acquire the lock of a program before its compilation, and release it after; called by JAX."""
         if event == LOWERED and getattr(self._thread, "waits", False):
-            self._release()  # that of a program whose compilation failed
+            self._release()  # the lock of an earlier program whose compilation failed, without an event COMPILED
             lock = self._locks.setdefault(str(about.get("fun_name")), threading.Lock())
             lock.acquire()
             self._thread.lock = lock
@@ -63,6 +71,7 @@ class CompileOnce:
             self._release()
 
     def _release(self) -> None:
+        """Release the lock that this thread holds, if any."""
         lock, self._thread.lock = getattr(self._thread, "lock", None), None
         if lock is not None:
             lock.release()

@@ -1,6 +1,7 @@
 """The mesh: the devices of all processes as axes `data`, `fsdp`, `tensor`.
 
-`data` replicates the weights and splits the batch; `fsdp` splits both; `tensor` splits heads and MLP of each layer.
+`data` replicates the weights and splits the batch; `fsdp` splits both; `tensor` splits heads and MLP of each layer. For
+rollouts the same devices may form a second mesh of several replicas, each with a full copy of the weights.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ AXES = ("data", "fsdp", "tensor")
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Make a mesh of Auto axes over `devices` (default: all); one size may be -1, for all remaining devices.
+    """Make a mesh over `devices` (default: all); one size may be -1, for all remaining devices.
 
-    Raises InputError when the sizes do not multiply to the number of devices.
+    Its axes have JAX's type Auto: the compiler propagates shardings. Raises InputError when the sizes do not multiply
+    to the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = dict(zip(AXES, (data, fsdp, tensor), strict=True))
@@ -38,7 +40,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
 
 
 def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
-    """Return a mesh of the same devices for `replicas` copies of the weights: replicas x 1 x tensor.
+    """Return a mesh of the same devices for `replicas` copies of the weights: data=replicas, fsdp=1, tensor=tensor.
 
     Raises InputError if replicas x tensor is not the number of devices, or a copy would span several processes.
     """
@@ -59,10 +61,10 @@ def replica_grid(mesh: Mesh, replicas: int, tensor: int) -> Mesh:
 
 
 def local_replicas(grid: Mesh) -> list[tuple[int, Mesh]]:
-    """Return (index, mesh) of each replica on this process's devices."""
-    me = jax.process_index()
+    """Return (index, mesh) of each replica of a `replica_grid` that is on this process's devices."""
+    local_process = jax.process_index()
     return [
-        (number, Mesh(copy[None], AXES, axis_types=(AxisType.Auto,) * len(AXES)))
-        for number, copy in enumerate(grid.devices)
-        if copy.flat[0].process_index == me
+        (index, Mesh(copy[None], AXES, axis_types=(AxisType.Auto,) * len(AXES)))
+        for index, copy in enumerate(grid.devices)
+        if copy.flat[0].process_index == local_process
     ]

@@ -20,8 +20,8 @@ from jax.experimental import multihost_utils
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
-# Error messages for a lost process, from gloo, NCCL and JAX's coordination service.
 _ERROR_PREFIX = "Error dispatching computation: "
+# Parts of the error messages of gloo, NCCL and JAX's coordination service when a process is lost.
 _LOST_MESSAGES = (
     "by peer",
     "Connection refused",
@@ -31,19 +31,20 @@ _LOST_MESSAGES = (
     "UNAVAILABLE",
     "DEADLINE",
 )
+# Environment variables.
 ADDRESS, NUMBER, COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"
 
 
 class LostProcessError(JaxrlSqlError):
-    """Another process of the run has ended, so this one cannot continue."""
+    """Another process of the run has ended, so this process cannot continue."""
 
 
 @contextmanager
 def report_lost_process(advice: str) -> Iterator[None]:
-    """Convert the error of a collective with a lost process to LostProcessError, one line with `advice`."""
+    """Convert the error of a collective operation with a lost process to LostProcessError, one line with `advice`."""
     try:
         yield
-    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises the second from eager computations
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises ValueError from eager computations
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].replace(_ERROR_PREFIX, "")
         if jax.process_count() == 1 or not any(message in reason for message in _LOST_MESSAGES):
             raise
@@ -53,16 +54,16 @@ def report_lost_process(advice: str) -> Iterator[None]:
 def start_processes(count: int) -> None:
     """Connect the processes of a run; call it before any use of a device. With a `count` of 1 it does nothing.
 
-    0 takes the count from JAX_NUM_PROCESSES or from the launcher (JAX supports Slurm, Open MPI, GKE, Cloud TPU).
-    Elsewhere JAX_COORDINATOR_ADDRESS (host:port of process 0) and JAX_PROCESS_ID identify the processes. Raises
-    InputError if they are missing, or if the number of processes differs.
+    count: number of processes; 0 takes it from JAX_NUM_PROCESSES or from the launcher (JAX supports Slurm, Open MPI,
+    GKE, Cloud TPU). With other launchers JAX_COORDINATOR_ADDRESS (host:port of process 0) and JAX_PROCESS_ID must be
+    set. Raises InputError if they are missing, or if the number of processes differs from `count`.
     """
     if count == 1:
         return
     if not jax.distributed.is_initialized():
-        number = _number(NUMBER)
+        number = _read_number(NUMBER)
         try:
-            jax.distributed.initialize(num_processes=count or _number(COUNT), process_id=number)
+            jax.distributed.initialize(num_processes=count or _read_number(COUNT), process_id=number)
         except (RuntimeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(
@@ -73,7 +74,7 @@ def start_processes(count: int) -> None:
         raise InputError(f"mesh.processes={count}: {jax.process_count()} processes joined")
 
 
-def _number(name: str) -> int | None:
+def _read_number(name: str) -> int | None:
     """Read a whole number from the environment; None if the variable is not set."""
     text = os.environ.get(name, "")
     if text and not text.isdecimal():
@@ -82,7 +83,7 @@ def _number(name: str) -> int | None:
 
 
 def to_host(array: jax.Array) -> np.ndarray:
-    """Return a global array in full on the host of every process."""
+    """Return a global array in full on the host of every process; every process must call it."""
     if array.is_fully_addressable:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
@@ -94,7 +95,7 @@ def is_first() -> bool:
 
 
 def share(n: int) -> range:
-    """Return this process's share of `n` items; all of them if it is the only process."""
+    """Return the indices of this process's share of `n` items; all of them if it is the only process."""
     index, count = jax.process_index(), jax.process_count()
     return range(n * index // count, n * (index + 1) // count)
 
@@ -114,7 +115,7 @@ def exchange_bytes(data: bytes) -> list[bytes]:
     if jax.process_count() == 1:
         return [data]
     sizes = np.ravel(multihost_utils.process_allgather(np.array([len(data)], np.int32)))
-    # A gather is compiled per shape, so sizes are rounded up.
+    # A gather has one shape for all processes and is compiled per shape, so data are padded to a rounded size.
     padded = np.zeros(bucket(int(sizes.max()), 1024), np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)
     rows = np.reshape(multihost_utils.process_allgather(padded), (len(sizes), -1))
@@ -122,9 +123,10 @@ def exchange_bytes(data: bytes) -> list[bytes]:
 
 
 def gather_array(array: jax.Array | np.ndarray) -> np.ndarray:
-    """As `to_host`, also for NumPy arrays, and without communication for replicated arrays.
+    """Return an array in full on the host, as `to_host` does.
 
-    Every process must call it if the array spans processes.
+    NumPy arrays are allowed too, and replicated arrays need no communication. Every process must call it if the array
+    spans processes.
     """
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)

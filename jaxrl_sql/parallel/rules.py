@@ -31,18 +31,18 @@ class AxisRule(NamedTuple):
 
 
 RULES: dict[str, AxisRule] = {
-    # of weights
+    # Axes of weights.
     "layers": AxisRule(()),
     "vocab": AxisRule(("tensor",), is_optional=True),
-    "width": AxisRule(("fsdp",)),
+    "width": AxisRule(("fsdp",)),  # of the residual stream
     "heads": AxisRule(("tensor",)),
     "kv_heads": AxisRule(("tensor",), is_optional=True),
-    "head": AxisRule(()),
-    "mlp": AxisRule(("tensor",)),
-    "rank": AxisRule(()),
-    # of activations
-    "batch": AxisRule(("data", "fsdp")),
-    "sequence": AxisRule(("tensor",), is_optional=True),
+    "head": AxisRule(()),  # coordinates of a head
+    "mlp": AxisRule(("tensor",)),  # inner width of the MLP
+    "rank": AxisRule(()),  # of LoRA adapters
+    # Axes of activations.
+    "batch": AxisRule(("data", "fsdp")),  # prompts, or KV blocks
+    "sequence": AxisRule(("tensor",), is_optional=True),  # tokens, between layers
     "none": AxisRule(()),
 }
 
@@ -80,13 +80,19 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def num_batch_shards(sizes: Mapping[str, int] | None = None) -> int:
-    """Return the number of shards of a batch on a mesh of these sizes, or on that of `jax.set_mesh` (1 without one)."""
+    """Return the number of shards of a batch on a mesh.
+
+    sizes: number of devices by mesh axis; None: those of the mesh of `jax.set_mesh`. The result is 1 without a mesh.
+    """
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     return math.prod(sizes[name] for name in RULES["batch"].mesh_axes if name in sizes)
 
 
 def num_logit_shards(vocab: int, sizes: Mapping[str, int] | None = None) -> int:
-    """Return the number of shards of logits [B,G,T,V]: over B, and over V if the mesh axes divide it."""
+    """Return the number of shards of logits [B,G,T,V]: over B, and over V = `vocab` if the mesh axes divide it.
+
+    `sizes` is as in `num_batch_shards`.
+    """
     sizes = jax.sharding.get_abstract_mesh().shape if sizes is None else sizes
     tensor = math.prod(sizes[name] for name in RULES["vocab"].mesh_axes if name in sizes)
     return num_batch_shards(sizes) * (tensor if vocab % tensor == 0 else 1)
@@ -98,13 +104,16 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def place(tree: PyTree, shardings: PyTree) -> PyTree:
-    """Put values that every process has in full on devices; `shardings` is one sharding or a tree of them."""
+    """Put arrays on devices; every process of the run has each array in full, and puts the shards of its devices.
+
+    `shardings`: one sharding for all arrays, or a tree of them.
+    """
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
 
     def put(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-        host = np.asarray(x)
-        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+        array = np.asarray(x)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     if isinstance(shardings, jax.sharding.Sharding):
         return jax.tree.map(lambda x: put(x, shardings), tree)
@@ -112,19 +121,19 @@ def place(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def local_rows(mesh: Mesh, rows: int) -> list[int]:
-    """Return the indices of the batch rows (B = `rows`) on this process's devices, in order.
+    """Return the indices, in order, of those of the B = `rows` rows of a batch that are on this process's devices.
 
-    Raises InputError when the mesh does not divide them.
+    Raises InputError when the mesh does not divide `rows`.
     """
     sharding = sharding_of(mesh, ("batch",), (rows,), "batch")
-    bounds = sharding.addressable_devices_indices_map((rows,)).values()
-    return sorted({row for bound in bounds if bound for row in range(*bound[0].indices(rows))})
+    indices = sharding.addressable_devices_indices_map((rows,)).values()
+    return sorted({row for index in indices if index for row in range(*index[0].indices(rows))})
 
 
 def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
     """Put a batch on the mesh; B is the first axis of every leaf. Raises InputError if the mesh does not divide B.
 
-    With several processes each passes its own part of the B = `rows` rows, as returned by `local_rows`.
+    rows: B if `batch` has only the rows of this process, those that `local_rows` returns; 0 if it has all rows.
     """
     leaves = jax.tree.leaves(batch)
     for size in {rows or leaf.shape[0] for leaf in leaves}:
@@ -140,7 +149,10 @@ def shard_batch(batch: PyTree, mesh: Mesh, rows: int = 0) -> PyTree:
 
 
 def split_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
-    """Return the PartitionSpec of an activation; dimensions that the mesh axes do not divide are not split."""
+    """Return the PartitionSpec of an activation with these logical axes and sizes.
+
+    Dimensions that the mesh axes do not divide are not split.
+    """
     parts = []
     for axis, size in zip(axes, shape, strict=True):
         names = tuple(name for name in RULES[axis].mesh_axes if name in mesh.shape)
@@ -150,9 +162,9 @@ def split_of(mesh: AnyMesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> P:
 
 
 def constrain(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """Constrain an activation's sharding on the mesh of `jax.set_mesh`; without a mesh, do nothing.
+    """Constrain an activation to the sharding of its logical axes on the mesh of `jax.set_mesh`.
 
-    The compiler decides about dimensions that the mesh axes do not divide.
+    Dimensions that the mesh axes do not divide are not split. Without a mesh the function does nothing.
     """
     mesh = jax.sharding.get_abstract_mesh()
     return x if mesh.empty else jax.lax.with_sharding_constraint(x, split_of(mesh, axes, x.shape))

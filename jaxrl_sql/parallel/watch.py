@@ -1,7 +1,10 @@
-"""Detect lost processes: each process of a run has a connection to the first one, which closes when either ends.
+"""Detect lost processes: each process of a run has a connection to the first process, which closes when either ends.
 
-A collective fails as well, but a process may wait elsewhere (storage, a barrier, a connection); JAX's heartbeat would
-abort it only after 100 s and with another message.
+A collective operation with a lost process fails too. But a process may wait for something else: storage, a barrier, a
+connection. JAX's heartbeat would abort it only after 100 s, and without our message.
+
+At its regular end a process sends BYE. A connection that closes without it means that the process was lost. To connect,
+a process sends a secret that the first process has put into JAX's key-value store, which only the run's processes read.
 """
 
 from __future__ import annotations
@@ -20,22 +23,28 @@ from jax._src import distributed  # JAX has no public interface to its processes
 
 BYE = b"."
 GRACE_S = 10.0
-"""Seconds for the main thread to report a lost process itself, from the error of a collective."""
+"""Seconds to wait, after a connection was lost, for the main thread to report it from the error of a collective.
+
+Also the timeout of a new connection and of its secret.
+"""
 MAX_WAIT_S = 300.0
-"""Maximum seconds to wait for the other processes."""
-_number = itertools.count()
+"""Maximum seconds to wait for the other processes at the start."""
+# Numbers of the watches of this process; they are equal in all processes, as each enters the same contexts.
+_watch_numbers = itertools.count()
 
 
 @contextmanager
 def watch_processes(advice: str) -> Iterator[None]:
-    """End this process with exit code 1 and a line with `advice` if another one dies or fails within the context.
+    """Watch the other processes of the run within the context.
 
-    Every process must enter it. If only JAX's port of the first process can be reached, nothing is watched.
+    If another process dies or fails, this process prints a line with `advice` and exits with code 1. Every process must
+    enter the context. If a process cannot connect to the port that the first process opens for this purpose, it is not
+    watched.
     """
     if jax.process_count() == 1:
         yield
         return
-    key = f"jaxrl_sql/watch/{next(_number)}"
+    key = f"jaxrl_sql/watch/{next(_watch_numbers)}"
     with ExitStack() as stack:
         watch, state = _Watch(advice), distributed.global_state
         assert state.client is not None
@@ -55,7 +64,7 @@ def watch_processes(advice: str) -> Iterator[None]:
                 connection.settimeout(None)
                 connection.sendall(secret.encode())
                 watch.start_reader(connection)
-        state.client.wait_at_barrier(key, int(MAX_WAIT_S * 1000))  # from here on each is watched
+        state.client.wait_at_barrier(key, int(MAX_WAIT_S * 1000))  # all processes are connected when it returns
         is_clean = False
         try:
             yield
@@ -65,12 +74,14 @@ def watch_processes(advice: str) -> Iterator[None]:
 
 
 def _listener() -> socket.socket:
+    """Return a socket that listens on a free port, by IPv6 and IPv4 if possible."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
 
 
 def _shut_down(connection: socket.socket) -> None:
+    """Shut a socket down, which ends calls that wait for it in other threads."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -84,7 +95,7 @@ class _Watch:
         self._is_closing = threading.Event()
 
     def accept(self, listener: socket.socket, secret: bytes) -> None:
-        """Accept connections that send the secret `secret`, until the listener is closed."""
+        """Accept connections that send the `secret`, until the listener is closed."""
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
@@ -97,9 +108,9 @@ class _Watch:
                 connection.close()
 
     def start_reader(self, connection: socket.socket) -> None:
-        """Start a thread that reads a connection until the other side sends BYE or closes without it."""
+        """Start a thread that waits until the other side of a connection sends BYE, or closes it without BYE."""
         self._connections.append(connection)
-        threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
+        threading.Thread(target=self._wait_for_end, args=(connection,), daemon=True).start()
 
     def close(self, is_clean: bool) -> None:
         """Close all connections; send BYE first if `is_clean`."""
@@ -111,7 +122,8 @@ class _Watch:
             _shut_down(connection)
             connection.close()
 
-    def _listen(self, connection: socket.socket) -> None:
+    def _wait_for_end(self, connection: socket.socket) -> None:
+        """Wait for BYE; if the connection closes without it and this process is not closing, exit with an error."""
         answer = b""
         with suppress(OSError):
             answer = connection.recv(1)

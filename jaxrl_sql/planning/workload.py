@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from jaxrl_sql.algo.updates import micro_batches_of, needs_old_logprobs
-from jaxrl_sql.batch import bucket, first_fit, most_rows
+from jaxrl_sql.batch import bucket, bucketed_rows, first_fit
 from jaxrl_sql.config import (
     GrpoConfig,
     ModelConfigSection,
@@ -292,7 +292,7 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
     questions, batch_size = update.prompts * work.batches, update.prompts
     lengths_by_prompt = shuffle_lengths(answers.take(questions * update.group)).reshape(questions, update.group)
     rows_needed = [len(first_fit(lengths, update.answer)[1]) for lengths in lengths_by_prompt]
-    max_rows = most_rows(rows_needed)
+    max_rows = bucketed_rows(rows_needed)
     if max_rows >= update.group:
         return work
     parts = update.parts

@@ -1,4 +1,4 @@
-"""The charts of a run as data: titles, curves and points, which the page draws."""
+"""The charts of a run as data: titles, curves and points, which the page draws (`page/charts.js`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from jaxrl_sql.report.intervals import Evaluations, share_of
-from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, metric_names, series
 from jaxrl_sql.runtime.metric_row import find_metric
 from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import Record
 
 MAX_POINTS = 600
+"""Largest number of points of a drawn curve."""
 # Steps that compiled for a larger share of their time are omitted from times and speeds.
 COMPILED_SHARE = 0.05
 
@@ -29,7 +30,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of curves over steps; `axis` names the values.
+    """A chart of curves over steps; `axis` names the values, which are shares if `percent`.
 
     Kinds: `smooth` draws long curves faintly behind their running mean; `exact` draws lines, `points` lines with a mark
     at each value, `stack` stacked areas. `is_first`: shown at once; the other charts are shown on demand.
@@ -50,12 +51,15 @@ def charts(run: RunFiles) -> list[Chart]:
 
 
 def chart_data(run: RunFiles, evaluations: Evaluations = MappingProxyType({})) -> list[Record]:
-    """Return the charts of a run for the page: curves with points [step, value], and the first step of GRPO.
+    """Return the charts of a run for the page, as JSON objects with the attributes of `Chart` and some more.
 
-    Accuracies have bounds [step, low, high], their 95 % intervals; `note` explains marks without a legend.
+    A curve has its label (`word`), its points [step, value], and for long curves the running `means`. Accuracies have
+    `bounds` [step, low, high], their 95 % intervals. `about` describes the metrics, `note` the marks that no legend
+    explains, and `begins` is the first step of GRPO if another phase precedes it.
     """
-    first = first_grpo_step(run)
-    grpo_start = first if first is not None and any(row["step"] < first for row in run.metrics) else None
+    first_step = first_grpo_step(run)
+    has_earlier_steps = first_step is not None and any(row["step"] < first_step for row in run.metrics)
+    grpo_start = first_step if has_earlier_steps else None
     data = []
     for chart in charts(run):
         curves = [(curve.label, points_of(run, curve)) for curve in chart.curves]
@@ -93,7 +97,7 @@ def points_of(run: RunFiles, curve: Curve) -> list[tuple[int, float]]:
     if not curve.name.startswith(("time/", "speed/")):
         return points
     compiled = find_compiled_steps(run)
-    return [point for point in points if point[0] not in compiled] or points
+    return [point for point in points if point[0] not in compiled] or points  # all points if every step compiled
 
 
 def find_compiled_steps(run: RunFiles) -> set[int]:
@@ -106,9 +110,9 @@ def find_compiled_steps(run: RunFiles) -> set[int]:
 
 
 def updates_once(run: RunFiles) -> bool:
-    """Return whether each batch has one update, of the policy that sampled it, so that its ratio is 1."""
-    names_of = ("num_iterations", "minibatches", "steps_per_generation")
-    counts = [run.setting(f"grpo.{name}", 1) for name in names_of]
+    """Return whether each batch has a single update, of the policy that sampled it, so that its π / π_old is 1."""
+    keys = ("num_iterations", "minibatches", "steps_per_generation")
+    counts = [run.setting(f"grpo.{key}", 1) for key in keys]
     return bool(run.settings) and counts == [1, 1, 1] and not run.setting("rollout.exact", False)
 
 
@@ -118,12 +122,12 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def downsample(points: Sequence[tuple[int, float]], max_points: int = MAX_POINTS) -> list[tuple[int, float]]:
-    """Return at most `max_points` points: the last step and the mean value of each segment."""
+    """Return at most `max_points` points: the last step and the mean value of each segment of consecutive points."""
     if len(points) <= max_points:
         return list(points)
-    size = -(-len(points) // max_points)
-    parts = [points[i : i + size] for i in range(0, len(points), size)]
-    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
+    size = -(-len(points) // max_points)  # points per segment, rounded up
+    segments = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(segment[-1][0], sum(value for _, value in segment) / len(segment)) for segment in segments]
 
 
 def _curve(label: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
@@ -133,18 +137,21 @@ def _curve(label: str, points: Sequence[tuple[int, float]], kind: str) -> Record
         window = max(5, len(drawn) // 25)
         means = smooth([value for _, value in drawn], window)
         curve["means"] = [[step, _five_digits(mean)] for (step, _), mean in zip(drawn, means, strict=True)]
-        curve["window"] = window * -(-len(points) // MAX_POINTS)
+        curve["window"] = window * -(-len(points) // MAX_POINTS)  # in steps: a drawn point is the mean of several
     return curve
 
 
 def _bounds(run: RunFiles, name: str, evaluations: Evaluations) -> list[list[float]]:
-    """Return [step, low, high] of each evaluation of a split; one without a number of questions has none."""
+    """Return [step, low, high] of each evaluation of a split for which the number of questions is known.
+
+    `name` is the metric `eval/SPLIT/accuracy`; `evaluations` may have the answers of some of the evaluations.
+    """
     phase = name.removesuffix("/accuracy")
     counts = dict(series(run, f"{phase}/count"))
-    known = evaluations.get(phase, {})
+    groups_by_step = evaluations.get(phase, {})
     bounds = []
     for step, mean in series(run, name):
-        share = share_of(mean, round(counts.get(step, 0)), known.get(step, ()))
+        share = share_of(mean, round(counts.get(step, 0)), groups_by_step.get(step, ()))
         if share is not None and counts.get(step):
             bounds.append([step, _five_digits(share["low"]), _five_digits(share["high"])])
     return bounds
@@ -176,7 +183,7 @@ def _five_digits(value: float) -> float:
 
 
 def _first_charts(run: RunFiles) -> list[Chart]:
-    evals, statuses = names(run, "eval/", "/accuracy"), names(run, "status/")
+    evals, statuses = metric_names(run, "eval/", "/accuracy"), metric_names(run, "status/")
     accuracy = tuple(Curve(name, name.split("/")[1]) for name in evals)
     by_status = tuple(Curve(name, name.removeprefix("status/")) for name in statuses)
     reward = (Curve("reward/mean", "mean"), Curve("reward/std_within_group", "deviation within a group"))
@@ -243,8 +250,8 @@ def _policy_charts(run: RunFiles) -> list[Chart]:
 
 
 def _cost_charts() -> list[Chart]:
-    parts = (("rollout", "rollout"), ("sql_wait", "waiting for SQL"), ("update", "update"))
-    times = tuple(Curve(f"time/{key}", label, "grpo") for key, label in parts)
+    components = (("rollout", "rollout"), ("sql_wait", "waiting for SQL"), ("update", "update"))
+    times = tuple(Curve(f"time/{key}", label, "grpo") for key, label in components)
     return [
         Chart("Seconds per GRPO step", "seconds", times, "stack"),
         Chart("Tokens per second", "tokens per second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),

@@ -8,17 +8,19 @@ from urllib.parse import urlsplit
 
 from jaxrl_sql.report.charts import find_compiled_steps
 from jaxrl_sql.report.intervals import Evaluations, difference_of, score_of, share_of
-from jaxrl_sql.report.load import RunFiles, first_grpo_step, names, series, split_results
+from jaxrl_sql.report.load import RunFiles, first_grpo_step, metric_names, series, split_results
 from jaxrl_sql.report.outcome import duration_of, seconds_of, sessions_of, time_of
 from jaxrl_sql.runtime.progress import duration, quantity
 from jaxrl_sql.text2sql.env.address import public_name
 from jaxrl_sql.types import Fields, Json, Record
 
 MAX_CHANGED = 40
+"""Largest number of listed questions that became right, and of those that became wrong."""
 # Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MAX_ZERO_VARIANCE, _MAX_TRUNCATED, _MIN_VALID, _MIN_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
 Line = tuple[str, str]
+"""A label and a text."""
 
 
 def describe_run(run: RunFiles) -> list[Line]:
@@ -67,24 +69,27 @@ def describe_evaluation(settings: Fields) -> list[Line]:
 
 
 def key_numbers(run: RunFiles) -> list[Line]:
-    """Return rewards and losses at both ends, and the use of time; medians omit steps that compiled."""
+    """Return rewards and losses at the start and the end of a run, and its use of time.
+
+    Medians omit steps that compiled.
+    """
     facts: list[Line] = []
     rewards = [value for _, value in series(run, "reward/mean")]
     if rewards:
         tenth = max(1, len(rewards) // 10)
-        ends = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
+        first_to_last = f"{statistics.fmean(rewards[:tenth]):.3f} → {statistics.fmean(rewards[-tenth:]):.3f}"
         steps = "step" if tenth == 1 else f"{tenth} steps"
-        facts.append((f"mean reward, first and last {steps}", ends))
+        facts.append((f"mean reward, first and last {steps}", first_to_last))
     losses = [value for _, value in series(run, "sft/loss")]
     if losses:
         facts.append(("SFT loss, first and last", f"{losses[0]:.3f} → {losses[-1]:.3f}"))
     seconds = sum(value for _, value in series(run, "time/step", "grpo"))
     if seconds:
-        waited = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
+        waiting_s = sum(value for _, value in series(run, "time/sql_wait", "grpo"))
         facts.append(("GRPO steps in total", duration(seconds)))
         if compiled := sum(value for _, value in series(run, "time/compile", "grpo")):
             facts.append(("of that compiling", duration(compiled)))
-        facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
+        facts.append(("waiting for SQL", f"{100 * waiting_s / seconds:.2f} % of their time"))
     if programs := count_programs(run):
         facts.append(("compiled programs", programs))
     excluded = find_compiled_steps(run)
@@ -98,31 +103,35 @@ def key_numbers(run: RunFiles) -> list[Line]:
     return facts
 
 
-def count_programs(run: RunFiles, shown: int = 5) -> str:
+def count_programs(run: RunFiles, max_names: int = 5) -> str:
     """Return the number of compiled programs with the most frequent names, such as `9: 6 prefill_chunk, 3 update`."""
     prefix = "time/programs/"
-    counts = {name.removeprefix(prefix): sum(n for _, n in series(run, name)) for name in names(run, prefix)}
-    most = sorted(counts, key=lambda name: counts[name], reverse=True)[:shown]
+    counts = {name.removeprefix(prefix): sum(n for _, n in series(run, name)) for name in metric_names(run, prefix)}
+    most = sorted(counts, key=lambda name: counts[name], reverse=True)[:max_names]
     return f"{sum(counts.values()):.0f}: {', '.join(f'{counts[name]:.0f} {name}' for name in most)}" if counts else ""
 
 
 def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
-    """Return each split's accuracy before and after with its 95 % interval, also by difficulty.
+    """Return a record per split with its accuracy before and after GRPO and their 95 % intervals.
 
-    If the answers are known, intervals are over databases, else over questions as if they were independent.
+    `before` and `after` are as `share_of` returns them, None for a column without a value. `difference` is their paired
+    difference, `steps` are those of the two evaluations, and `grades` has the same by difficulty. If the answers are in
+    `evaluations`, intervals are over databases, else over questions as if they were independent.
     """
     rows: list[Record] = []
     for split in split_results(run):
-        known = evaluations.get(f"eval/{split.split}", {})
-        first, last = (known.get(step, ()) for step in split.steps)
+        groups_by_step = evaluations.get(f"eval/{split.split}", {})
+        groups_before, groups_after = (groups_by_step.get(step, ()) for step in split.steps)
         is_visible = _visible_columns(run, split.steps)
         before, after = (
             share_of(mean, split.count, groups) if is_shown else None
-            for mean, groups, is_shown in zip((split.before, split.after), (first, last), is_visible, strict=True)
+            for mean, groups, is_shown in zip(
+                (split.before, split.after), (groups_before, groups_after), is_visible, strict=True
+            )
         )
         comparisons = {
             "steps": list(split.steps),
-            "difference": difference_of(first, last, split.count) if all(is_visible) else None,
+            "difference": difference_of(groups_before, groups_after, split.count) if all(is_visible) else None,
         }
         shares = {"valid": split.valid, "truncated": split.truncated, **comparisons}
         row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
@@ -142,21 +151,24 @@ def accuracies(run: RunFiles, evaluations: Evaluations) -> list[Record]:
 
 
 def _visible_columns(run: RunFiles, steps: tuple[int, int]) -> tuple[bool, bool]:
-    """Return which columns of accuracies have a value: a single evaluation is before or after, not both."""
+    """Return whether the columns "before" and "after" have a value: a single evaluation belongs to one of them."""
     if steps[0] != steps[1]:
         return True, True
-    grpo = first_grpo_step(run)
-    is_before = grpo is not None and steps[0] < grpo
+    grpo_start = first_grpo_step(run)
+    is_before = grpo_start is not None and steps[0] < grpo_start
     return is_before, not is_before
 
 
 def changes(evaluations: Evaluations) -> list[Record]:
-    """Return the questions that became right or wrong between the last two evaluations of each split."""
+    """Return a record per split with the questions that became right or wrong between its last two evaluations.
+
+    `better` and `worse` are their numbers among the `count` questions of both evaluations; `shown` lists some.
+    """
     changed = []
     for phase, steps in evaluations.items():
         if len(steps) < 2:
             continue
-        (first, before), (last, after) = sorted(steps.items())[-2:]
+        (first_step, before), (last_step, after) = sorted(steps.items())[-2:]
         scores_before = {group["uid"]: score_of(group) for group in before}
         common = [group for group in after if group["uid"] in scores_before]
         better = [group for group in common if score_of(group) > scores_before[group["uid"]]]
@@ -164,7 +176,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
         changed.append(
             {
                 "phase": phase,
-                "steps": [first, last],
+                "steps": [first_step, last_step],
                 "count": len(common),
                 "better": len(better),
                 "worse": len(worse),
@@ -178,7 +190,7 @@ def changes(evaluations: Evaluations) -> list[Record]:
 
 
 def health(run: RunFiles) -> list[tuple[str, str]]:
-    """Return facts about the run's health in its last tenth of steps, as (good or bad, sentence)."""
+    """Return facts about the run's health in its last tenth of steps, as ("good" or "bad", sentence)."""
     steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
     notes: list[tuple[str, str]] = []
     if run.skipped:
@@ -190,12 +202,13 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         )
     if not steps:
         return notes
-    first = steps[-max(1, len(steps) // 10)]
+    first_recent_step = steps[-max(1, len(steps) // 10)]
 
-    def recent(name: str) -> float | None:
-        values = [value for step, value in series(run, name) if step >= first]
+    def recent_mean(name: str) -> float | None:
+        values = [value for step, value in series(run, name) if step >= first_recent_step]
         return statistics.fmean(values) if values else None
 
+    # Metric, text, bound, and 1 for an upper bound or -1 for a lower bound.
     shares = (
         (
             "reward/zero_variance",
@@ -207,13 +220,13 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         ("status/ok", "of the answers have SQL that runs", _MIN_VALID, -1),
     )
     for name, text, bound, sign in shares:
-        value = recent(name)
+        value = recent_mean(name)
         if value is not None:
             is_bad = sign * value > sign * bound
             side = "at most" if sign > 0 else "at least"
             limit = f"(bound: {side} {100 * bound:.0f} %)"
             notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text} {limit}"))
-    entropy = recent("policy/entropy")
+    entropy = recent_mean("policy/entropy")
     if entropy is not None:
         text = f"the entropy is {entropy:.3f} nats per token (bound: at least {_MIN_ENTROPY:g})"
         notes.append(("bad" if entropy < _MIN_ENTROPY else "good", text))
@@ -236,9 +249,9 @@ def _join(value: Json) -> Json:
 
 def _amount(count: float | str) -> str:
     number = float(count)
-    for size, word in ((1e9, "billion"), (1e6, "million")):
-        if number >= size:
-            return f"{number / size:.3g} {word}"
+    for scale, name in ((1e9, "billion"), (1e6, "million")):
+        if number >= scale:
+            return f"{number / scale:.3g} {name}"
     return f"{number:,.0f}"
 
 

@@ -1,7 +1,8 @@
 """Write a folder of answers that a browser opens from disk: a page, an index of all groups, and the groups in parts.
 
-A page that is opened from disk can neither fetch nor import modules, so data are classic scripts that call `jx(name,
-text)`; the text is JSON, deflated, in base64. Only the index is loaded at first.
+A page that is opened from disk can neither fetch nor import modules, so each data file is a classic script that calls
+the page's function `jx(name, text)`; the text is JSON, deflated, in base64. At first the page loads only the index,
+which its lists and filters need, and then the part of each group that is shown.
 """
 
 from __future__ import annotations
@@ -21,15 +22,25 @@ from jaxrl_sql.runtime.rollouts import unpack_ids
 from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Json, Record
 
 DATA, MARKER = "data", "answers.json"
+"""The subfolder of data files, and the file that marks a folder as written by this class."""
 FORMAT_VERSION = 1
+# Compression level of deflate: faster than the default, and slightly larger.
 _LEVEL = 3
 
-# Flags of a group in the index, as bits.
 NO_SIGNAL, SUSPICIOUS, CONSTANT, JUDGED, TRUNCATED = 1, 2, 4, 8, 16
+"""Flags of a group in the index, as bits.
+
+All answers have equal rewards; an answer is right by `bird` and wrong by a stricter rule (`is_suspicious`); a right
+answer reads no table; an answer has a verdict; an answer ended at the token limit.
+"""
 
 
 class IndexRow(NamedTuple):
-    """The entry of a group in the index."""
+    """The entry of a group in the index.
+
+    `run` is the position of its run in the folder. `statuses`, `rewards` and `right` (whether it is right, None:
+    unknown) have a value per sampled answer. `flags` are bits as above, and `sqls` the distinct SQL of all answers.
+    """
 
     run: int
     step: int
@@ -70,7 +81,10 @@ class AnswersFolder:
         self._write(f"part-{number:04}", [_without_example(group) for group in groups])
 
     def write_index(self, head: Fields, parts: Sequence[Sequence[IndexRow]]) -> None:
-        """Write the index of all parts in order, and the page; `parts[i]` are the groups of part i."""
+        """Write the index of all parts in order, and the page; `parts[i]` are the groups of part i.
+
+        `head` are the data of the whole folder: its title, runs (`html.run_data`) and notes.
+        """
         self._write("texts", _texts(parts))
         self._write("index", _columns(parts))
         self._write("head", head)
@@ -81,7 +95,7 @@ class AnswersFolder:
         self._write(name, value)
 
     def write_stamp(self, stamp: int, is_live: bool) -> None:
-        """Write the version number that an open page polls; call it after all other writes."""
+        """Write the version number `stamp`, which an open page polls if `is_live`; call it after all other writes."""
         write_text(self.out / DATA / "stamp.js", f"jxStamp({stamp}, {'true' if is_live else 'false'});\n")
 
     def _write(self, name: str, value: Json) -> None:
@@ -90,8 +104,8 @@ class AnswersFolder:
         digest = zlib.crc32(raw) << 32 | len(raw)
         if self._written.get(name) == digest:
             return
-        packed = zlib.compressobj(level=_LEVEL, wbits=-15)
-        body = base64.b64encode(packed.compress(raw) + packed.flush()).decode()
+        compressor = zlib.compressobj(level=_LEVEL, wbits=-15)  # raw deflate, without header and checksum
+        body = base64.b64encode(compressor.compress(raw) + compressor.flush()).decode()
         write_text(self.out / DATA / f"{name}.js", f'jx("{name}","{body}");\n')
         self._written[name] = digest
 
@@ -142,17 +156,21 @@ def _without_example(group: AnswerGroup) -> Record:
 
 
 def _columns(parts: Sequence[Sequence[IndexRow]]) -> Record:
-    """Return the index by column: a number per group, and lists of the texts that numbers refer to."""
+    """Return the index by column: a number per group, and lists of the texts that the numbers refer to.
+
+    `statuses` is a set of statuses as bits. `rewards` and `right` have a value per answer of all groups in order, with
+    `count` answers per group; `parts` are the numbers of groups per part.
+    """
     rows = [row for part in parts for row in part]
-    vocabularies = {name: _TextTable() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
-    statuses = [sum({1 << vocabularies["statuses"].number(status) for status in row.statuses}) for row in rows]
+    tables = {name: _TextTable() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
+    statuses = [sum({1 << tables["statuses"].number(status) for status in row.statuses}) for row in rows]
     columns = {
         "run": [row.run for row in rows],
         "step": [row.step for row in rows],
-        "phase": [vocabularies["phases"].number(row.phase) for row in rows],
-        "question": [vocabularies["questions"].number((row.db, row.uid)) for row in rows],
-        "db": [vocabularies["dbs"].number(row.db) for row in rows],
-        "hardness": [vocabularies["hardness"].number(row.difficulty) for row in rows],
+        "phase": [tables["phases"].number(row.phase) for row in rows],
+        "question": [tables["questions"].number((row.db, row.uid)) for row in rows],
+        "db": [tables["dbs"].number(row.db) for row in rows],
+        "hardness": [tables["hardness"].number(row.difficulty) for row in rows],
         "statuses": statuses,
         "flags": [row.flags for row in rows],
         "count": [len(row.rewards) for row in rows],
@@ -162,28 +180,28 @@ def _columns(parts: Sequence[Sequence[IndexRow]]) -> Record:
         "rewards": [reward for row in rows for reward in row.rewards],
         "right": [None if right is None else int(right) for row in rows for right in row.right],
         "parts": [len(part) for part in parts],
-        "words": {name: vocabulary.all() for name, vocabulary in vocabularies.items() if name != "questions"},
-        "uids": [uid for _, uid in vocabularies["questions"].all()],
+        "words": {name: table.all() for name, table in tables.items() if name != "questions"},
+        "uids": [uid for _, uid in tables["questions"].all()],
     }
 
 
 def _texts(parts: Sequence[Sequence[IndexRow]]) -> Record:
     """Return the searchable texts: the questions in the index's order, and the SQL of each group."""
     rows = [row for part in parts for row in part]
-    questions = {(row.db, row.uid): row.question for row in reversed(rows)}
+    questions = {(row.db, row.uid): row.question for row in reversed(rows)}  # of a repeated question the first text
     order = dict.fromkeys((row.db, row.uid) for row in rows)
     return {"questions": [questions[key] for key in order], "sqls": ["\n".join(row.sqls) for row in rows]}
 
 
 class _TextTable:
-    """Numbers for texts, in order of first occurrence."""
+    """Numbers for texts (or other JSON values), in order of first occurrence."""
 
     def __init__(self) -> None:
         self._numbers: dict[Json, int] = {}
 
-    def number(self, word: Json) -> int:
-        """Return a text's number."""
-        return self._numbers.setdefault(word, len(self._numbers))
+    def number(self, text: Json) -> int:
+        """Return a text's number; a new text gets the next number."""
+        return self._numbers.setdefault(text, len(self._numbers))
 
     def all(self) -> list[Json]:
         """Return the texts in order."""
@@ -194,6 +212,7 @@ def collect_token_ids(groups: Iterable[AnswerGroup]) -> set[int]:
     """Return the token ids in answers."""
     tokens: set[int] = set()
     for group in groups:
+        # A sampled turn is [role, text, packed token ids, packed log-probabilities]; other turns have two entries.
         for turn in (turn for answer in group["answers"] for turn in answer["turns"] if len(turn) > 2):
             with suppress(ValueError):  # no tokens are shown for a malformed answer
                 tokens.update(unpack_ids(turn[2]).tolist())

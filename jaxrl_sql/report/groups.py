@@ -1,8 +1,12 @@
 """Read the answers of a run, an evaluation or a comparison from its folder: one group per question, in chunks.
 
-Groups from all sources have the same fields: `step`, `phase`, `uid`, `db`, `question`, `evidence`, `gold`, `hardness`,
-`rule` and `answers`. An answer has `turns`, `sql`, `status`, `reward` and optional fields. Existing judgements are the
-`verdict` of an answer.
+Groups from all sources have the same fields: `step`, `phase`, `uid`, `db` (the database's id), `question`, `evidence`,
+`gold`, `hardness` (the difficulty), `rule` (the rule of comparison that decides the score), `chosen` and `answers`.
+`chosen` is the position of a group among those that the rollout's updates train on, or None. `example` is the question
+if its answers can be judged again, or None.
+
+An answer has `turns` ([role, text], for sampled turns followed by packed token ids and log-probabilities), `sql`,
+`status`, `reward`, `right` and optional fields. Its `verdict`, if any, has the scores by each rule.
 """
 
 from __future__ import annotations
@@ -19,10 +23,13 @@ from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RUN, EVALUATION, COMPARISON = "run", "evaluation", "comparison"
+"""Kinds of folders."""
 RECORDS, NUMBERS, COMPARED = "records.jsonl", "metrics.json", "compare.json"
+"""Files of an evaluation (two) and of a comparison."""
 _CHUNK_SIZE = 512
 
 AnswerGroup = Record
+"""A group with the fields above."""
 
 
 class ResultFolder(NamedTuple):
@@ -38,7 +45,11 @@ class ResultFolder(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A part of a source; `stamp` changes with its content."""
+    """A part of the groups of a folder; `stamp` changes with its content.
+
+    Of a run it is a shard, and `kind` and `number` are those of the shard. Else `kind` is EVALUATION or COMPARISON, and
+    the chunk has the groups from `number` x `_CHUNK_SIZE` on.
+    """
 
     path: Path
     kind: str
@@ -47,7 +58,10 @@ class Chunk(NamedTuple):
 
 
 class ChunkContent(NamedTuple):
-    """The groups of a chunk; advantages by (step of the rollout, part); whether a part of it was unreadable."""
+    """The groups of a chunk, advantages of training batches, and whether a part of the chunk was unreadable.
+
+    Advantages, [groups of the batch][answers], have the key (step of the rollout, index of the batch in the rollout).
+    """
 
     groups: list[AnswerGroup]
     advantages: dict[tuple[int, int], list[list[float]]]
@@ -118,12 +132,15 @@ def read_chunk(chunk: Chunk) -> ChunkContent:
 def add_advantages(
     groups: Iterable[AnswerGroup], advantages: Mapping[tuple[int, int], Sequence[Sequence[float]]]
 ) -> None:
-    """Add the advantages of the update to the answers of groups; groups that were not chosen have none."""
+    """Add the advantages of the update to the answers of groups; groups that were not chosen have none.
+
+    The chosen groups of a rollout are split into batches of equal size in their order.
+    """
     for group in groups:
-        first = advantages.get((group["step"], 0))
-        if group["chosen"] is None or not first:
+        first_batch = advantages.get((group["step"], 0))
+        if group["chosen"] is None or not first_batch:
             continue
-        batch_index, row = divmod(group["chosen"], len(first))
+        batch_index, row = divmod(group["chosen"], len(first_batch))
         rows = advantages.get((group["step"], batch_index), ())
         for answer, value in zip(group["answers"], rows[row] if row < len(rows) else (), strict=False):
             answer["advantage"] = value
@@ -139,7 +156,10 @@ def read_tokens(source: ResultFolder) -> list[str]:
 
 
 def last_evaluations(source: ResultFolder, count: int = 2) -> dict[str, dict[int, list[AnswerGroup]]]:
-    """Return the groups of the last evaluations by phase and step, newest last; only the last chunks are read."""
+    """Return the groups of the last `count` evaluations of a run, by phase and step, newest last.
+
+    Only the last chunks are read.
+    """
     evaluations: dict[str, dict[int, list[AnswerGroup]]] = {}
     for chunk in reversed(list_chunks(source)):
         if chunk.kind != "eval":
@@ -158,9 +178,10 @@ def difficulty_of(gold: str, dialect: str = "sqlite") -> str:
 
 
 def _is_right(phase: str, answer: Fields) -> bool | None:
-    """Return whether an answer of a run is right; None if the reward has no such part, or is missing.
+    """Return whether an answer of a run is right; None if its reward does not show that.
 
-    An evaluation's reward is its score. A rollout's reward has the part `correct`, which is positive if it is right.
+    An evaluation's reward is its score, 1 if right. The reward of a rollout may have the part `correct`, which is
+    positive if the answer is right.
     """
     reward, parts = answer["reward"], answer.get("parts") or {}
     if reward is None:
@@ -239,11 +260,15 @@ def with_row_pairs(results: Fields) -> Record:
 
 @lru_cache(maxsize=2)
 def _all_groups(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[AnswerGroup]:
+    """Return all groups of a file; `_stamp` is only a key of the cache, so that a changed file is read again."""
     return _evaluation_groups(path) if kind == EVALUATION else _comparison_groups(path)
 
 
 def _evaluation_groups(path: Path) -> list[AnswerGroup]:
-    """Return the groups of an evaluation: a question, and its answer in each run."""
+    """Return the groups of an evaluation: a question, and its answer in each run.
+
+    In a record, `own` is the rule of the question's set.
+    """
     groups: dict[tuple[str, str], AnswerGroup] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if not line:
@@ -252,7 +277,7 @@ def _evaluation_groups(path: Path) -> list[AnswerGroup]:
             record = json.loads(line)
             group = _new_group(record, f"eval/{record.get('set', '')}".rstrip("/"), record["own"])
             answer = record["answer"]
-            entry = {
+            answer_fields = {
                 "turns": [["assistant", answer]] if isinstance(answer, str) else [list(turn) for turn in answer],
                 **_judged_fields(record, record["own"], record.get("results")),
                 **({"error": record["error"]} if record.get("error") else {}),
@@ -261,12 +286,12 @@ def _evaluation_groups(path: Path) -> list[AnswerGroup]:
             raise InputError(
                 f"{path}:{number}: not a valid question record: evaluate again, or delete the line"
             ) from error
-        groups.setdefault((group["phase"], group["uid"]), group)["answers"].append(entry)
+        groups.setdefault((group["phase"], group["uid"]), group)["answers"].append(answer_fields)
     return list(groups.values())
 
 
 def _comparison_groups(path: Path) -> list[AnswerGroup]:
-    """Return the questions with different results in two evaluations, with both answers."""
+    """Return the questions whose scores differ in two evaluations, with both answers."""
     try:
         comparison = json.loads(path.read_text(encoding="utf-8"))
         groups = []

@@ -26,6 +26,7 @@ from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
 PAGE = Path(__file__).parent / "page"
+"""The folder of the pages' scripts and styles."""
 VEGA = "vendor/vega.js"
 SCRIPTS = ("vendor/preact.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
 STYLE = "page.css"
@@ -44,7 +45,10 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def render(run: RunFiles, evaluations: Evaluations) -> str:
-    """Return the self-contained page of a run."""
+    """Return the self-contained page of a run.
+
+    `head` has the same form as in a folder of answers; `alone` marks a page without such a folder.
+    """
     scripts = [_asset(name) for name in (VEGA, *SCRIPTS)]
     head = {"title": run.folder.resolve().name, "runs": [run_data(run, evaluations)], "alone": True, "live": False}
     sources = " ".join(f"'sha256-{_digest(text)}'" for text in scripts)
@@ -68,7 +72,11 @@ def folder_page(title: str) -> str:
 
 
 def run_data(run: RunFiles, evaluations: Evaluations) -> Record:
-    """Return the data of a run's overview page."""
+    """Return the data of a run's overview page, which `page/run.js` shows.
+
+    `ran` is the description of the run, `ends` the headings of its two columns of accuracies, and `kept` the number of
+    its saved samples, of which the newest are in `samples`.
+    """
     rows = accuracies(run, evaluations)
     return {
         "name": run.folder.resolve().name,

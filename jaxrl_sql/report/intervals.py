@@ -11,12 +11,14 @@ from jaxrl_sql.report.groups import AnswerGroup
 from jaxrl_sql.text2sql.evals.interval import interval, share_interval
 
 Evaluations = Mapping[str, Mapping[int, Sequence[AnswerGroup]]]
+"""The groups of evaluations by phase (`eval/SPLIT`) and step."""
 
 
 def share_of(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str, float] | None:
-    """Return a share with its interval; None if the mean is not finite.
+    """Return a share as `mean`, with the ends `low` and `high` of its 95 % interval; None if it is not finite.
 
-    The interval is over databases if `groups` are the `count` answers, else over questions as if independent.
+    `mean` is the share of right answers to `count` questions. If `groups` has all of these answers, the interval is
+    over databases: questions on a database are not independent. Else it is over questions as if independent.
     """
     if not math.isfinite(mean):
         return None
@@ -29,11 +31,14 @@ def share_of(mean: float, count: int, groups: Sequence[AnswerGroup]) -> dict[str
 
 
 def difference_of(before: Sequence[AnswerGroup], after: Sequence[AnswerGroup], count: int) -> dict[str, float] | None:
-    """Return the paired difference of two evaluations of the same questions; None if answers are missing."""
-    was = {group["uid"]: score_of(group) for group in before}
-    if not count or len(before) != count or was.keys() != {group["uid"] for group in after}:
+    """Return the paired difference of two evaluations of the same `count` questions, in the form of `share_of`.
+
+    None if answers are missing.
+    """
+    scores_before = {group["uid"]: score_of(group) for group in before}
+    if not count or len(before) != count or scores_before.keys() != {group["uid"] for group in after}:
         return None
-    change = np.array([score_of(group) - was[group["uid"]] for group in after])
+    change = np.array([score_of(group) - scores_before[group["uid"]] for group in after])
     low, high = interval(change, [group["db"] for group in after])
     return {"mean": float(change.mean()), "low": low, "high": high}
 

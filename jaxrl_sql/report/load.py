@@ -13,14 +13,15 @@ import yaml
 from jaxrl_sql.types import Fields, InputError, Json
 
 MetricRow = Fields
+"""A line of a file of the run: `step`, `phase` and metrics, or a saved answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
     """The files of a run; `skipped` counts unreadable lines (the last line of a killed run may be incomplete).
 
-    `config` is the text of its configuration and `settings` its content; `about` is its `about.json`. Both are empty if
-    they cannot be read.
+    `config` is the text of its configuration and `settings` its content, as nested sections. `about` is the content of
+    `about.json`: the number of parameters, and a record per session. Each is empty if it cannot be read.
     """
 
     folder: Path
@@ -43,7 +44,8 @@ class RunFiles:
 class SplitResult:
     """The accuracy of one split, before and after GRPO; `by_difficulty` holds (before, after, count) by difficulty.
 
-    `steps` are those of the two evaluations.
+    `steps` are those of the two evaluations, and `count` is the number of questions. `valid` and `truncated` are the
+    shares of answers that run, and that ended at the token limit, in the last evaluation.
     """
 
     split: str
@@ -61,11 +63,11 @@ def load_run(folder: str | Path) -> RunFiles:
     folder = Path(folder)
     if not (folder / "metrics.jsonl").is_file():
         raise InputError(f"{folder}: not a run folder: it has no metrics.jsonl")
-    metrics, torn_metrics = _read_lines(folder / "metrics.jsonl")
-    samples, torn_samples = _read_lines(folder / "samples.jsonl")
+    metrics, skipped_metrics = _read_lines(folder / "metrics.jsonl")
+    samples, skipped_samples = _read_lines(folder / "samples.jsonl")
     text = config_of(folder)
     about = _read_object(folder / "about.json")
-    return RunFiles(folder, metrics, samples, text, torn_metrics + torn_samples, settings_of(text), about)
+    return RunFiles(folder, metrics, samples, text, skipped_metrics + skipped_samples, settings_of(text), about)
 
 
 def config_of(folder: Path) -> str:
@@ -93,10 +95,10 @@ def series(run: RunFiles, name: str, phase: str | None = None) -> list[tuple[int
     return points
 
 
-def names(run: RunFiles, prefix: str, suffix: str = "") -> list[str]:
-    """Return the metrics with a prefix and suffix, in order of first occurrence."""
-    every = dict.fromkeys(name for row in run.metrics for name in row)
-    return [name for name in every if name.startswith(prefix) and name.endswith(suffix)]
+def metric_names(run: RunFiles, prefix: str, suffix: str = "") -> list[str]:
+    """Return the names of a run's metrics with a prefix and suffix, in order of first occurrence."""
+    names = dict.fromkeys(name for row in run.metrics for name in row)
+    return [name for name in names if name.startswith(prefix) and name.endswith(suffix)]
 
 
 def first_grpo_step(run: RunFiles) -> int | None:
@@ -109,24 +111,24 @@ def split_results(run: RunFiles) -> list[SplitResult]:
 
     Without GRPO, the first evaluation takes the place of the one before GRPO.
     """
-    first = first_grpo_step(run)
+    grpo_start = first_grpo_step(run)
     results = []
-    for name in names(run, "eval/", "/accuracy"):
+    for name in metric_names(run, "eval/", "/accuracy"):
         split = name.split("/")[1]
         rows = [row for row in run.metrics if isinstance(row.get(name), int | float)]
         if not rows:
             continue
-        earlier = [row for row in rows if first is not None and row["step"] < first]
-        before, after = (earlier or rows)[-1 if earlier else 0], rows[-1]
-        start = f"eval/{split}/accuracy/"
+        before_grpo = [row for row in rows if grpo_start is not None and row["step"] < grpo_start]
+        before, after = before_grpo[-1] if before_grpo else rows[0], rows[-1]
+        prefix = f"eval/{split}/accuracy/"
         by_difficulty = {
-            key.removeprefix(start): (
+            key.removeprefix(prefix): (
                 float(before.get(key, math.nan)),
                 float(after[key]),
-                int(after.get(f"eval/{split}/count/{key.removeprefix(start)}", 0)),
+                int(after.get(f"eval/{split}/count/{key.removeprefix(prefix)}", 0)),
             )
             for key in after
-            if key.startswith(start)
+            if key.startswith(prefix)
         }
         count = int(after.get(f"eval/{split}/count", 0))
         valid, truncated = (after.get(f"eval/{split}/{share}") for share in ("valid", "truncated"))

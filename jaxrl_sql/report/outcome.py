@@ -1,7 +1,8 @@
 """The outcome of a run: the first sentence of its report, and for a stopped run where it stopped and how to resume.
 
-Sessions are the entries of `about.json`: `outcome` is complete, stopped or failed, and missing for a session without a
-recorded end, which still runs or was killed.
+A session is one process of the run, from its start or resumption to its end; sessions are recorded in `about.json`. The
+`outcome` of a session is complete, stopped or failed. It is missing for a session without a recorded end, which still
+runs or was killed.
 """
 
 from __future__ import annotations
@@ -55,12 +56,15 @@ def duration_of(sessions: Sequence[Fields]) -> str:
 
 
 def shown_path(run: RunFiles) -> str:
-    """Return the path of a run's folder from where the run was started; a moved folder has its present path."""
-    written, folder = Path(str(run.setting("run.dir") or "")), run.folder.resolve()
-    names = [name for name in written.parts if name != "."]
-    is_there = bool(names) and not written.is_absolute() and ".." not in names
-    if is_there and list(folder.parts[-len(names) :]) == names:
-        return str(written)
+    """Return the path of a run's folder as `run.dir` has it, relative to where the run was started.
+
+    If the folder has moved, or `run.dir` is no such relative path, the present path is returned.
+    """
+    run_dir, folder = Path(str(run.setting("run.dir") or "")), run.folder.resolve()
+    names = [name for name in run_dir.parts if name != "."]
+    is_relative = bool(names) and not run_dir.is_absolute() and ".." not in names
+    if is_relative and list(folder.parts[-len(names) :]) == names:
+        return str(run_dir)
     return str(run.folder) if run.folder.name else str(folder)
 
 
@@ -70,36 +74,39 @@ def view_command(run: RunFiles) -> str:
 
 
 def first_sentence(run: RunFiles, rows: Sequence[Fields]) -> str:
-    """Return one sentence: accuracy before and after with intervals, steps and time; `rows` are the accuracies."""
+    """Return one sentence: accuracy before and after with intervals, steps and time.
+
+    `rows` are the accuracies (`facts.accuracies`), of which the first is reported.
+    """
     steps = _last_step(run)
     if not steps and not run.metrics:
         return "No step is recorded."
     time = duration_of(sessions_of(run))
     row = rows[0] if rows else None
     if is_stopped(run):
-        measured = f"; {_past_accuracies(run, row)}" if row else ", before its first evaluation"
-        return f"{_describe_stop(run, steps, time)}{measured}."
+        accuracy = f"; {_past_accuracies(run, row)}" if row else ", before its first evaluation"
+        return f"{_describe_stop(run, steps, time)}{accuracy}."
     progress = f"{_steps(steps)}{f' in {time}' if time else ''}"
     if row is None or not (row["after"] or row["before"]):
         return f"{progress[0].upper()}{progress[1:]}."
     if not row["after"]:
         return f"Accuracy on {row['name']} was {_share(row['before'], is_first=True)} before GRPO; {progress}."
-    before = f"was {_share(row['before'], is_first=True)} {_first_evaluation(run, row)} and " if row["before"] else ""
+    before = f"was {_share(row['before'], is_first=True)} {_time_of_first(run, row)} and " if row["before"] else ""
     after = _share(row["after"], is_first=not before)
     return f"Accuracy on {row['name']} {before}is {after} after {progress}{_difference(row)}."
 
 
 def stop_lines(run: RunFiles) -> list[list[str]]:
-    """Return the lines of a stopped run, each with a command or "": how to continue, and its losses."""
+    """Return the lines of a stopped run as [text, command or ""]: how to continue, and its losses."""
     if not is_stopped(run):
         return []
-    last = (sessions_of(run) or [{}])[-1]
-    kind = "train" if run.setting("grpo.steps", 1) else "sft"
-    command = str(last.get("resume") or shlex.join(["jaxrl-sql", kind, "--resume", shown_path(run)]))
-    saved = list_saved_steps(run.folder)
+    last_session = (sessions_of(run) or [{}])[-1]
+    name = "train" if run.setting("grpo.steps", 1) else "sft"
+    command = str(last_session.get("resume") or shlex.join(["jaxrl-sql", name, "--resume", shown_path(run)]))
+    saved_steps = list_saved_steps(run.folder)
     advice = (
-        f"The checkpoint of step {saved[-1]} is complete. To continue: "
-        if saved
+        f"The checkpoint of step {saved_steps[-1]} is complete. To continue: "
+        if saved_steps
         else "No checkpoint is complete. To start from the first step: "
     )
     return [[advice, command], *([line, ""] for line in _losses(run))]
@@ -147,24 +154,25 @@ def _steps(steps: int) -> str:
 
 def _past_accuracies(run: RunFiles, row: Fields) -> str:
     """Return the accuracies of a stopped run."""
-    first, last = row["steps"]
-    ends = ((row["before"], _first_evaluation(run, row)), (row["after"], f"at step {last:,}"))
-    shown = [(end, when) for end, when in ends if end]
-    if first == last:
-        shown = [(end, f"at step {last:,}") for end, _ in shown]
-    shares = [f"{_share(end, is_first=not i)} {when}" for i, (end, when) in enumerate(shown)]
+    first_step, last_step = row["steps"]
+    accuracies = ((row["before"], _time_of_first(run, row)), (row["after"], f"at step {last_step:,}"))
+    shown = [(accuracy, time) for accuracy, time in accuracies if accuracy]
+    if first_step == last_step:
+        shown = [(accuracy, f"at step {last_step:,}") for accuracy, _ in shown]
+    shares = [f"{_share(accuracy, is_first=not i)} {time}" for i, (accuracy, time) in enumerate(shown)]
     return f"accuracy on {row['name']} was {' and '.join(shares) or 'not finite'}"
 
 
-def _first_evaluation(run: RunFiles, row: Fields) -> str:
-    """Return the time of the earlier evaluation."""
-    first, step = first_grpo_step(run), row["steps"][0]
-    return "before GRPO" if first is not None and step < first else f"at step {step:,}"
+def _time_of_first(run: RunFiles, row: Fields) -> str:
+    """Return when the earlier evaluation took place, such as `before GRPO`."""
+    grpo_start, step = first_grpo_step(run), row["steps"][0]
+    return "before GRPO" if grpo_start is not None and step < grpo_start else f"at step {step:,}"
 
 
-def _share(end: Fields, *, is_first: bool) -> str:
-    bounds = f"{100 * end['low']:.1f} to {100 * end['high']:.1f}"
-    return f"{100 * end['mean']:.1f} % ({'95 % interval ' if is_first else ''}{bounds})"
+def _share(share: Fields, *, is_first: bool) -> str:
+    """Return a share (`intervals.share_of`) as text; the first one of a sentence explains its bounds."""
+    bounds = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+    return f"{100 * share['mean']:.1f} % ({'95 % interval ' if is_first else ''}{bounds})"
 
 
 def _difference(row: Fields) -> str:
@@ -180,10 +188,10 @@ def _losses(run: RunFiles) -> list[str]:
     lines: list[str] = []
     for phase, metrics in _LOSSES:
         shown: list[Record] = []
-        for name, word in metrics:
+        for name, label in metrics:
             if points := series(run, name, phase):
-                shown.append({"text": f"{word} {points[0][1]:.3f} → {points[-1][1]:.3f}", "steps": points})
+                shown.append({"text": f"{label} {points[0][1]:.3f} → {points[-1][1]:.3f}", "points": points})
         if shown:
-            steps = [step for item in shown for step, _ in item["steps"]]
+            steps = [step for item in shown for step, _ in item["points"]]
             lines.append(f"{', '.join(item['text'] for item in shown)} (steps {min(steps):,} to {max(steps):,})")
     return lines

@@ -1,1 +1,1 @@
-"""The run folder, journals, metrics, display, hub, endpoints and files of tokenizers."""
+"""Host services without JAX: the run folder, journals, metrics, display, hub, endpoints and files of tokenizers."""

@@ -15,7 +15,7 @@ class BudgetSpentError(JaxrlSqlError):
 
 
 class Usage(NamedTuple):
-    """Requests that were sent, failed ones too, and the tokens that servers counted for those they answered."""
+    """The number of requests that were sent, failed ones included, and the tokens that servers counted in replies."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, record: Fields) -> Self:
-        """Read the counts in a journal's record; a missing count is 0."""
+        """Read the counts in a journal's record, whose keys are the names of these fields; a missing count is 0."""
         return cls(**{name: int(record.get(name, 0)) for name in cls._fields})
 
     @classmethod
@@ -52,7 +52,9 @@ class Prices(NamedTuple):
 
 @dataclass
 class Budget:
-    """Limits on requests and cost; 0 is no limit. `spent` includes earlier runs. Thread-safe.
+    """Limits on requests and cost; 0 is no limit. Thread-safe.
+
+    `spent` is the use so far, that of earlier runs of the command included.
 
     The cost of a request is known only after its reply. Once `max_cost` is reached, no request is sent; requests in
     flight complete and may exceed it.
@@ -70,7 +72,7 @@ class Budget:
         return self.prices.cost(self.spent)
 
     @property
-    def limit(self) -> str:
+    def reached_limit(self) -> str:
         """Return the reached limit as `name=value`, or ""."""
         if 0 < self.max_requests <= self.spent.requests:
             return f"max_requests={self.max_requests}"
@@ -79,7 +81,7 @@ class Budget:
     def take(self) -> bool:
         """Return whether another request may be sent, and count it if so."""
         with self._lock:
-            is_allowed = not self.limit
+            is_allowed = not self.reached_limit
             self.spent = self.spent.plus(Usage(int(is_allowed)))
             return is_allowed
 

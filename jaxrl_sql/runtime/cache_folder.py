@@ -1,4 +1,4 @@
-"""The cache folder: indices of large files, values of databases, compiled programs."""
+"""The cache folder, shared by all runs of a user: indices of large files, values of databases, compiled programs."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ def cache_folder() -> Path | None:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "jaxrl_sql"
 
 
-def processor() -> str:
+def processor_hash() -> str:
     """Return a hash of the processor's features.
 
     JAX's cache keys omit them, and a program compiled for features that the processor lacks crashes.

@@ -20,9 +20,9 @@ from jaxrl_sql.types import Tokenizer
 
 MARK = "\udabc"
 """A lone surrogate, which no encodable text contains."""
-ANEW = "\udabd"
-"""Another lone surrogate; the text after it is encoded separately."""
-# The form of a mark that a tokenizer can read, of Unicode noncharacters.
+SPLIT_MARK = "\udabd"
+"""Another lone surrogate; `ControlTokens.encode` encodes the texts before and after it separately."""
+# Replaces MARK where a tokenizer must read the text: it accepts Unicode noncharacters, but no lone surrogates.
 _READABLE_MARK = "\ufdd0\ufdd1\ufdd0"
 
 _TAG = re.compile(r"[<\[].+[>\]]", re.DOTALL)
@@ -35,7 +35,7 @@ _HTML = re.compile(
 
 def strip_marks(text: str) -> str:
     """Return a text without marks."""
-    return text.replace(MARK, "").replace(ANEW, "")
+    return text.replace(MARK, "").replace(SPLIT_MARK, "")
 
 
 def is_tag(name: str) -> bool:
@@ -64,50 +64,54 @@ class ControlTokens:
         self.ids = frozenset(self._ids.values())
         self.tags = frozenset(self._ids.keys() - special)
         self._lengths = sorted({len(name) for name in self._ids})
+        # A fast filter: a name can start only where a first letter of a name precedes a second letter of a name.
         first, second = ("".join(sorted({name[i] for name in self._ids})) for i in (0, 1))
-        self._start = re.compile(f"[{re.escape(first)}](?=[{re.escape(second)}])" if self._ids else "(?!)")
-        self._unknown = getattr(tokenizer, "unk_token_id", None)
+        self._name_start = re.compile(f"[{re.escape(first)}](?=[{re.escape(second)}])" if self._ids else "(?!)")
+        self._unknown_id = getattr(tokenizer, "unk_token_id", None)
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
     def escape(self, text: str, exclude: Collection[str] = ()) -> str:
         """Return an untrusted text with a mark in the name of each control token except those in `exclude`."""
-        ends = [
-            match.start() + 1 for match in self._start.finditer(text) if self._is_name(text, match.start(), exclude)
+        mark_positions = [
+            match.start() + 1
+            for match in self._name_start.finditer(text)
+            if self._has_name_at(text, match.start(), exclude)
         ]
-        if ends:
-            text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
+        if mark_positions:
+            text = MARK.join(text[start:end] for start, end in pairwise((0, *mark_positions, len(text))))
         if self._is_normalized:  # normalization by the tokenizer may produce a name
             # Any character that the vocabulary lacks is encoded as the unknown token.
-            control = {i for name, i in self._ids.items() if name not in exclude and i != self._unknown}
+            control = {i for name, i in self._ids.items() if name not in exclude and i != self._unknown_id}
             if not control.isdisjoint(self.encode(text)):
-                return MARK.join(strip_marks(text))
+                return MARK.join(strip_marks(text))  # a mark after each letter
         return text
 
-    def _is_name(self, text: str, start: int, exclude: Collection[str]) -> bool:
+    def _has_name_at(self, text: str, start: int, exclude: Collection[str]) -> bool:
         names = (text[start : start + length] for length in self._lengths)
         return any(name in self._ids and name not in exclude for name in names)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which marked names are ordinary text.
 
-        A model may itself make a control token of a name's letters; the text is then cut at its marks, so that no piece
-        holds a whole name. Tokenizers that put a space before a text put one before each piece.
+        Even without the marks, the vocabulary (BPE, Unigram) may merge the letters of a name into its control token.
+        The text is then cut at its marks, and each piece is encoded alone, so that no piece holds a whole name.
+        Tokenizers that put a space before a text put one before each piece.
         """
-        return [i for part in text.split(ANEW) for i in self._encode(part)]
+        return [i for part in text.split(SPLIT_MARK) for i in self._encode(part)]
 
     def _encode(self, text: str) -> list[int]:
-        marked_ids = [i for fragment in text.split(MARK) for i in _ids(self.tokenizer, fragment)]
+        marked_ids = [i for piece in text.split(MARK) for i in _ids(self.tokenizer, piece)]
         tokenizer_without_marks = (
             _without_marks(self.tokenizer) if MARK in text and _READABLE_MARK not in text else None
         )
         if tokenizer_without_marks is None:
             return marked_ids
         unmarked_ids = _ids(tokenizer_without_marks, text.replace(MARK, _READABLE_MARK))
-        return unmarked_ids if self._control(unmarked_ids) == self._control(marked_ids) else marked_ids
+        return unmarked_ids if self._control_ids(unmarked_ids) == self._control_ids(marked_ids) else marked_ids
 
-    def _control(self, ids: list[int]) -> list[int]:
-        return [i for i in ids if i in self.ids and i != self._unknown]
+    def _control_ids(self, ids: list[int]) -> list[int]:
+        return [i for i in ids if i in self.ids and i != self._unknown_id]
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -123,21 +127,21 @@ def _without_marks(tokenizer: Tokenizer) -> Any:
 
     tokenizer_without_marks: Any = copy.deepcopy(tokenizer)
     core = tokenizer_without_marks.backend_tokenizer
-    further = [] if core.normalizer is None else [core.normalizer]
-    core.normalizer = normalizers.Sequence([normalizers.Replace(_READABLE_MARK, ""), *further])
+    original = [] if core.normalizer is None else [core.normalizer]
+    core.normalizer = normalizers.Sequence([normalizers.Replace(_READABLE_MARK, ""), *original])
     return tokenizer_without_marks
 
 
-def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
+def prepend_begin_token(tokenizer: Tokenizer | None, text: str) -> str:
     """Prepend the tokenizer's begin token if the tokenizer adds one to texts (Gemma, Llama 3).
 
-    A model trained with exactly one begin token must not be prompted with none or two. Chat templates write it
-    themselves. Without a tokenizer the text is unchanged. `ANEW` follows the token, so that SentencePiece marks the
-    first word as it does without the token.
+    A model trained with exactly one begin token (BOS) must not be prompted with none or two. Chat templates write it
+    themselves, so this is for plain prompts. Without a tokenizer the text is unchanged. `SPLIT_MARK` follows the token,
+    so that SentencePiece puts its word-start mark before the first word, as in a text without the token.
     """
     if tokenizer is None or not _needs_begin(tokenizer, text):
         return text
-    return f"{tokenizer.bos_token}{ANEW}{text}"
+    return f"{tokenizer.bos_token}{SPLIT_MARK}{text}"
 
 
 def _needs_begin(tokenizer: Tokenizer, text: str) -> bool:

@@ -27,7 +27,8 @@ from jaxrl_sql.runtime.terminal import print_text
 
 Values = Mapping[str, float | int | str]
 _MIN_PACE_S = 1.0
-_NOTES, _WIDTH = 30, 110  # of a notebook's output: number of lines, characters per line
+# A notebook's output has this many notes (lines that stay) of this many characters.
+_MAX_NOTES, _NOTEBOOK_WIDTH = 30, 110
 
 STEP_METRICS: tuple[tuple[str, str, str], ...] = (
     ("sft/loss", "loss", ".3f"),
@@ -76,7 +77,7 @@ class Display(Protocol):
         """Set the phases of the run as (name, last step); the last one ends the run."""
 
     def update(self, step: int, values: Values) -> None:
-        """Show the metrics of a step; `phase` is the name of the phase."""
+        """Show the metrics of a step; the value `phase` is the name of its phase."""
 
     def note(self, text: str) -> None:
         """Print one line that stays."""
@@ -105,7 +106,8 @@ def make_display(
     """Return the display of a mode: `rich`, `plain`, `none`, or `auto`.
 
     `auto` is `rich` on a terminal, one output that changes in place in a notebook, and plain lines elsewhere.
-    `total_steps` counts `unit`s. A thread checks every `beat_s` seconds whether a line is due; 0 starts no thread.
+    `total_steps` is a number of `unit`s. A thread checks every `beat_s` seconds whether a progress line is due
+    (`SILENCE_S`); 0 starts no thread. `clock` returns seconds.
     """
     show_text = _notebook() if mode == "auto" and stream is None else None
     stream = stream or sys.stdout
@@ -142,7 +144,7 @@ class _Silent:
     def __init__(self, total_steps: int, clock: Callable[[], float], unit: str) -> None:
         self._total, self._unit = total_steps, unit
         self._activity = Activity(self.note, clock)
-        self._left = _TimeLeft(total_steps, self._activity.working_s)
+        self._time_left = _TimeLeft(total_steps, self._activity.working_s)
 
     @property
     def activity(self) -> Activity:
@@ -156,7 +158,7 @@ class _Silent:
 
     def set_phases(self, phases: Sequence[tuple[str, int]]) -> None:
         self._total = phases[-1][1] if phases else self._total
-        self._left = _TimeLeft(self._total, self._activity.working_s, phases)
+        self._time_left = _TimeLeft(self._total, self._activity.working_s, phases)
 
     def update(self, step: int, values: Values) -> None:
         pass
@@ -195,7 +197,7 @@ class _Plain(_Silent):
     def update(self, step: int, values: Values) -> None:
         parts = [f"{self._unit} {step}/{self._total}", str(values.get("phase", ""))]
         parts += [f"{label} {value}" for label, value in _step_metrics(values).items()]
-        if time_left := self._left.estimate(step):
+        if time_left := self._time_left.estimate(step):
             parts.append(f"left {time_left}")
         self.note(" ".join(filter(None, parts)))
 
@@ -229,15 +231,16 @@ class _Panel(_Silent):
         super().__init__(total_steps, clock, unit)
         self._title = title
         self._metrics: dict[str, str] = {}
-        self._step, self._phase, self._trains, self._left_text = 0, "starting", "", ""
+        self._step, self._phase, self._training_phase, self._left_text = 0, "starting", "", ""
 
     def _store(self, step: int, values: Values) -> None:
         """Store the metrics of a step."""
-        self._step, self._left_text = step, self._left.estimate(step)
+        self._step, self._left_text = step, self._time_left.estimate(step)
         self._phase = str(values.get("phase", self._phase))
-        if self._phase not in ("eval", self._trains):  # metrics of an earlier phase are removed, except accuracies
-            self._trains = self._phase
-            self._metrics = {label: reading for label, reading in self._metrics.items() if label.startswith("accuracy")}
+        # When another training phase begins, metrics of the earlier phase are removed, except accuracies.
+        if self._phase not in ("eval", self._training_phase):
+            self._training_phase = self._phase
+            self._metrics = {label: value for label, value in self._metrics.items() if label.startswith("accuracy")}
         self._metrics.update(_step_metrics(values) | _details(values))
 
     def _render(self) -> RenderableType:
@@ -295,9 +298,9 @@ class _Notebook(_Panel):
     ) -> None:
         super().__init__(total_steps, title, clock, unit)
         self._show, self._clock = show, clock
-        self._notes: deque[str] = deque(maxlen=_NOTES)
+        self._notes: deque[str] = deque(maxlen=_MAX_NOTES)
         self._drawing = RLock()
-        self._drawn = -math.inf
+        self._drawn_at = -math.inf
         self._heartbeat = Heartbeat(self.beat, beat_s)
         self._draw()
 
@@ -311,7 +314,7 @@ class _Notebook(_Panel):
 
     def beat(self) -> None:
         """Redraw, at most once per second."""
-        if self._clock() - self._drawn >= 1.0:
+        if self._clock() - self._drawn_at >= 1.0:
             self._draw()
 
     def close(self) -> None:
@@ -323,8 +326,8 @@ class _Notebook(_Panel):
 
     def _draw(self) -> None:
         with self._drawing:
-            self._drawn = self._clock()
-            page = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
+            self._drawn_at = self._clock()
+            page = Console(file=io.StringIO(), width=_NOTEBOOK_WIDTH, color_system=None, force_jupyter=False)
             page.print(self._render())
             for note in list(self._notes):
                 page.print(to_rich_text(note))
@@ -334,8 +337,8 @@ class _Notebook(_Panel):
 class _TimeLeft:
     """Estimate the time left in a phase from the pace of its last steps.
 
-    The first step is ignored: it includes one-time work. Answers may end in groups, so a pace measured over less than
-    `_MIN_PACE_S` seconds is unknown. `clock` does not run during compilation.
+    The first step is ignored: it includes one-time work. Answers often end several at a time, so a pace measured over
+    less than `_MIN_PACE_S` seconds is unknown. `clock` counts seconds without compilation.
     """
 
     def __init__(self, total_steps: int, clock: Callable[[], float], phases: Sequence[tuple[str, int]] = ()) -> None:

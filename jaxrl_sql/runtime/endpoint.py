@@ -2,8 +2,10 @@
 
 Requests are sent with the package `openai`. Transient errors (429, 5xx, timeouts, broken connections) are retried here
 with exponential backoff, so that each request is counted before it is sent. Other errors become the `error` of an
-answer, or an InputError if every request would fail. The key comes from the environment. It is sent only to the
+answer, or an InputError if every request would fail. The API key comes from the environment. It is sent only to the
 configured server (redirects are not followed) and appears in no message.
+
+A command configures an endpoint in a section of its configuration (`EndpointConfig`), such as `distill` or `verbal`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from jaxrl_sql.types import InputError
 Messages = Sequence[Mapping[str, str]]
 T = TypeVar("T")
 
+# HTTP statuses: after a transient one the request is retried; after a fatal one all requests would fail.
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _FATAL = frozenset({401, 403, 404})
 _MAX_WAIT_S = 60.0
@@ -35,8 +38,9 @@ _MAX_ERROR_CHARS = 200
 class EndpointAnswer(NamedTuple):
     """The answer to a question: its text, and its reasoning if the server separates it; or an error.
 
-    `requests` counts the requests that were sent. The server reports `finish_reason` (`stop`, `length`, …) and the
-    numbers of tokens (0 if it does not). `refused`: the error is permanent.
+    `requests` counts the requests that were sent for the question, retries included. The server reports
+    `finish_reason` (`stop`, `length`, …) and the numbers of tokens (0 if it does not). `refused`: the server rejects
+    this question permanently, so asking again does not help.
     """
 
     text: str = ""
@@ -55,7 +59,11 @@ class EndpointAnswer(NamedTuple):
 
 
 def endpoint_values(section: str, url: str | None) -> list[str]:
-    """Return overrides of a section for an endpoint's URL; no key is sent if the default variable is not set."""
+    """Return the overrides, `SECTION.key=value`, that set the endpoint of a configuration section to a URL.
+
+    If the environment variable that holds the key by default is not set, an override disables the key. Without a URL
+    there are no overrides.
+    """
     if not url:
         return []
     values = [f"{section}.base_url={url}"]
@@ -66,9 +74,11 @@ def endpoint_values(section: str, url: str | None) -> list[str]:
 class Endpoint:
     """A model behind `base_url`, which ends before `/chat/completions`; a context manager.
 
-    `timeout_s` limits each wait for the server. A request is retried `retries` times, the first after `wait_s` seconds.
-    `budget` counts and limits all requests of this client, and all have `reasoning_effort` unless it is empty. Raises
-    InputError for an invalid address, and if the package `openai` is missing.
+    `key` is the API key, `concurrency` the number of requests at the same time. `timeout_s` limits each wait for the
+    server. A request is retried at most `retries` times, the first time after `wait_s` seconds; each wait is twice the
+    one before. `budget` counts and limits all requests of this client. Each request has `reasoning_effort` unless it is
+    empty. `sleep` replaces `time.sleep` in tests. Raises InputError for an invalid address, and if the package `openai`
+    is missing.
     """
 
     base_url: str
@@ -115,31 +125,32 @@ class Endpoint:
     def ask_all(self, questions: Iterable[tuple[T, Messages]], **options: Any) -> Iterator[tuple[T, EndpointAnswer]]:
         """Send each question, `concurrency` at a time, and yield (id, answer) in order of completion.
 
-        `options` (temperature, max_tokens, …) are passed to the server. Once the budget is spent, requests in flight
-        complete, then BudgetSpentError is raised. Raises InputError if the key, the address or the model is refused.
+        `questions` are pairs of an id of any type and the chat messages. `options` (temperature, max_tokens, …) are
+        passed to the server. Once the budget is spent, requests in flight complete, then BudgetSpentError is raised.
+        Raises InputError if the key, the address or the model is refused.
         """
         pending = iter(questions)
         in_flight: dict[Future[EndpointAnswer], T] = {}
-        spent: BudgetSpentError | None = None
+        budget_error: BudgetSpentError | None = None
         closing = threading.Event()
         # On an early exit nothing is retried, so that Ctrl-C waits only for requests in flight.
         with ThreadPoolExecutor(self.concurrency) as pool, _set_on_exit(closing):
             while True:
-                num_free = 0 if spent else self.concurrency - len(in_flight)
-                for name, messages in itertools.islice(pending, num_free):
-                    in_flight[pool.submit(self._ask, messages, options, closing)] = name
+                num_free = 0 if budget_error else self.concurrency - len(in_flight)
+                for question_id, messages in itertools.islice(pending, num_free):
+                    in_flight[pool.submit(self._ask, messages, options, closing)] = question_id
                 if not in_flight:
                     break
                 for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
-                    name = in_flight.pop(future)
+                    question_id = in_flight.pop(future)
                     try:
                         answer = future.result()
                     except BudgetSpentError as error:
-                        spent = error
+                        budget_error = error
                     else:
-                        yield name, answer
-        if spent:
-            raise spent
+                        yield question_id, answer
+        if budget_error:
+            raise budget_error
 
     def _ask(self, messages: Messages, options: Mapping[str, Any], closing: threading.Event) -> EndpointAnswer:
         error, usage = "", Usage()
@@ -148,7 +159,7 @@ class Endpoint:
                 break
             if not self.budget.take():
                 if attempt == 0:
-                    raise BudgetSpentError(f"{self.budget.limit} is reached: {self.budget.text()}")
+                    raise BudgetSpentError(f"{self.budget.reached_limit} is reached: {self.budget.text()}")
                 break
             usage, retry_after = usage.plus(Usage(1)), 0.0
             try:
@@ -164,7 +175,7 @@ class Endpoint:
                 # Unreachable, disconnected or timed out: the cause has the reason.
                 error = self._redact(str(failed.__cause__ or "") or str(failed))
             else:
-                answer, tokens = _read(reply)
+                answer, tokens = _parse_reply(reply)
                 self.budget.add(tokens)
                 usage = usage.plus(tokens or Usage())
                 error = answer.error
@@ -202,7 +213,7 @@ def _set_on_exit(event: threading.Event) -> Iterator[None]:
         event.set()
 
 
-def _read(reply: Any) -> tuple[EndpointAnswer, Usage | None]:
+def _parse_reply(reply: Any) -> tuple[EndpointAnswer, Usage | None]:
     """Return the answer in a reply or its error, and the server's token counts, None if absent.
 
     The package builds objects from any JSON, so every field may be missing or of another type.
@@ -224,20 +235,20 @@ def _read(reply: Any) -> tuple[EndpointAnswer, Usage | None]:
 
 def _usage(completion: Any) -> Usage | None:
     usage = getattr(completion, "usage", None)
-    read, written = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
-    if isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0:
-        return Usage(0, read, written)
+    prompt, completion = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
+        return Usage(0, prompt, completion)
     return None
 
 
 def make_budget(config: EndpointConfig, spent: Usage) -> Budget:
-    """Return the budget of a section; `spent` is the use of earlier runs."""
+    """Return the budget that a configuration section sets; `spent` is the use of earlier runs."""
     prices = Prices(config.prompt_price, config.completion_price)
     return Budget(config.max_requests, config.max_cost, prices, spent)
 
 
 def open_endpoint(config: EndpointConfig, budget: Budget) -> Endpoint:
-    """Return the client of a section, with the key from the environment.
+    """Return the client of the endpoint in a configuration section, with the key from the environment.
 
     Raises InputError if the section has no address or model, or if the key is not set.
     """
@@ -248,7 +259,7 @@ def open_endpoint(config: EndpointConfig, budget: Budget) -> Endpoint:
 def read_key(variable: str) -> str:
     """Return the key in an environment variable; "" if `variable` is empty. Raises InputError if it is not set.
 
-    A key with characters that a header cannot hold is refused too: the client's error would print it.
+    InputError is also raised for a key with characters that a header cannot hold: the client's error would print it.
     """
     if not variable:
         return ""

@@ -1,4 +1,8 @@
-"""The metrics that `evaluate` and `verbal` write to `metrics.json` and `speed.json`; see `training_metrics`."""
+"""The metrics that `evaluate` and `verbal` write to `metrics.json` and `speed.json`, as rows of `metric_row.Metric`.
+
+A rule decides whether a prediction's result matches that of the gold, the reference SQL (docs/reference/rules.md).
+`docs/reference/metrics.md` is written from these rows.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ DIALOGUE = "answers of several turns"
 SETS = "several sets"
 UNANSWERABLE = "sets with questions that have no answer"
 VERBAL = "`verbal`"
+"""Values of `Metric.when`: where a metric is written."""
 
 EVALUATION = (
     MetricTable(
@@ -130,7 +135,7 @@ EVALUATION = (
     ),
     MetricTable(
         "Choices of verbal RL",
-        "The names above are of the chosen candidate.",
+        "In `verbal`, the metrics of the tables above are those of the chosen candidates.",
         (
             Metric("first/<rule>", "share", "mean score of the first candidate", "The baseline.", VERBAL),
             Metric("majority/<rule>", "share", "mean score of the vote", "", VERBAL),

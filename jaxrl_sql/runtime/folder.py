@@ -2,6 +2,8 @@
 
 A resumed run is bit-equal to an uninterrupted one. So its settings must match the original run, except those that only
 control its length, its output, its saved files, and when it stops.
+
+Settings "by key" are a mapping from dotted keys, such as `grpo.steps`, to values.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ LAST_SAVED = "last_checkpoint"
 """File with the step of the newest checkpoint; with it, a run whose checkpoints are lost does not restart silently."""
 _ACCUMULATION_KEY = ".gradient_accumulation_steps"
 BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
+"""Settings of `rollout`: numbers of blocks of the KV cache. If 0, the run computes them from the free memory."""
 
 CHANGEABLE = (
     "run.", "health.", "validation.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
@@ -39,6 +42,7 @@ MOVABLE_PATHS = (
 """Keys of files and folders that may have moved when a run resumes; `training.inputs` compares their content."""
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of a write: the disk is full, over quota or read-only, or the file is too large."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Bytes under which a disk counts as full: a failed write may have left the rest of its block.
 _LEAST_SPACE = 1 << 16
@@ -49,9 +53,10 @@ class RunFolderError(JaxrlSqlError):
 
 
 def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Path:
-    """Create or check a run's folder; the first process writes the configuration, `text`, to it.
+    """Create or check a run's folder and return it; `values` are the settings of the run by key.
 
-    Raises InputError for a folder that `check_folder` refuses or that cannot be written.
+    The first of the run's processes (`is_first`) writes the configuration to it; `text` is its YAML. Raises InputError
+    for a folder that `check_folder` refuses or that cannot be written.
     """
     folder = check_folder(run, values)
     try:
@@ -100,25 +105,29 @@ def write_config(folder: Path, text: str) -> None:
 
 
 def settings_from_start(run: RunConfig, date: str, rollout: RolloutConfig, model: ModelConfigSection) -> Record:
-    """Return by key the date, layout, KV blocks and memory of logits that a resumed run determined at its start.
+    """Return, by key, the values that a resumed run chose at its start for settings that leave the choice to the run.
 
-    Keys that `date`, `rollout` and `model` set are omitted.
+    These are the date in chat prompts, the mesh of the rollout engine, the numbers of KV-cache blocks and the memory
+    for logits. `date` is `data.chat.date`. Keys that `date`, `rollout` and `model` set explicitly are omitted.
     """
     folder = Path(run.dir)
     if not run.resume or not (folder / CONFIG).is_file():
         return {}
     start_values = values_by_key(load_config(TrainConfig, folder / CONFIG))
-    names = [] if date else ["data.chat.date"]
+    keys = [] if date else ["data.chat.date"]
     if list_saved_steps(folder):
-        names += ["rollout.mesh"] if rollout.mesh == "auto" else []
-        names += [] if model.kept_logits_mib else ["model.kept_logits_mib"]
+        keys += ["rollout.mesh"] if rollout.mesh == "auto" else []
+        keys += [] if model.kept_logits_mib else ["model.kept_logits_mib"]
         if not (rollout.prompt_blocks and rollout.completion_blocks):
-            names += [f"rollout.{name}" for name in BLOCKS if not getattr(rollout, name)]
-    return {name: start_values[name] for name in names}
+            keys += [f"rollout.{name}" for name in BLOCKS if not getattr(rollout, name)]
+    return {key: start_values[key] for key in keys}
 
 
 def load_resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root:
-    """Return the configuration of the run in a folder, to resume it, with overrides `key.sub=value`."""
+    """Return the configuration of the run in a folder, to resume it, with overrides `key.sub=value`.
+
+    `root` is the class of the command's configuration. Raises InputError if the folder has no run.
+    """
     if not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no {CONFIG} there, so no run to resume")
     saved = dataclasses.asdict(load_config(root, folder / CONFIG))
@@ -126,9 +135,10 @@ def load_resumed_config(root: type[Root], folder: Path, overrides: list[str]) ->
 
 
 def refuse_edited_settings(folder: Path, saved: Fields, current: Fields) -> None:
-    """Raise InputError if a run's settings by key differ from those of its checkpoint.
+    """Raise InputError if a run's settings differ from those of its checkpoint.
 
-    Settings of gradient accumulation may differ: they may depend on the number of devices.
+    `current` are the run's settings by key, `saved` those of the checkpoint as nested sections. Settings of gradient
+    accumulation may differ: they may depend on the number of devices.
     """
     saved_values = {
         key: value for key, value in flatten(saved) if key in current and not key.endswith(_ACCUMULATION_KEY)
@@ -163,9 +173,10 @@ def blocked_folder_error(error: OSError) -> InputError:
 
 
 def file_error(error: OSError, paths: Iterable[str] = ()) -> JaxrlSqlError:
-    """Return the system's message about a file as one line; raise the error itself if it concerns no file.
+    """Return the operating system's error on a file as an exception with one line; raise other errors unchanged.
 
-    The error of a full disk names no file: the message names the folders of `paths` without space.
+    The error of a full disk names no file. Its message names the folders without space among those of `paths`, the
+    paths that the command may write.
     """
     if error.filename is None and error.errno not in UNWRITABLE:
         raise error
@@ -176,9 +187,9 @@ def file_error(error: OSError, paths: Iterable[str] = ()) -> JaxrlSqlError:
 
 
 def find_full_folders(paths: Iterable[str]) -> list[str]:
-    """Return the folders among places, or their nearest existing parents, whose disk is full; one per disk.
+    """Return the folders whose disk is full, at most one per disk.
 
-    A place is a path, or a setting `key=path`.
+    Each of `paths` is a path or a setting `key=path`; for a path that is no folder, the nearest existing parent counts.
     """
     full: dict[int, str] = {}
     for path in paths:
@@ -206,7 +217,10 @@ def write_error(folder: Path, error: BaseException) -> RunFolderError:
 
 @contextmanager
 def report_unwritable(path: str | Path) -> Iterator[None]:
-    """Raise RunFolderError, one line, if the disk is full, over quota or read-only; for commands that can resume."""
+    """Raise RunFolderError, one line, if the block fails because the disk is full, over quota or read-only.
+
+    The message advises to repeat the command, so this is for commands that then resume.
+    """
     try:
         yield
     except OSError as error:
@@ -216,19 +230,19 @@ def report_unwritable(path: str | Path) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason of a failed write: the system's message if it is known, else the first line."""
+    """Return the reason of a failed write: the system's message if it is known, else the error's first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     message = str(error).strip() or type(error).__name__
-    for number in UNWRITABLE:
-        if os.strerror(number) in message:
-            return os.strerror(number)
+    for error_code in UNWRITABLE:  # errors of other libraries may contain the system's message
+        if os.strerror(error_code) in message:
+            return os.strerror(error_code)
     return message.splitlines()[0]
 
 
 def _has_steps(folder: Path) -> bool:
-    lines = folder / METRICS
-    return bool(list_saved_steps(folder)) or (lines.exists() and lines.stat().st_size > 0)
+    metrics = folder / METRICS
+    return bool(list_saved_steps(folder)) or (metrics.exists() and metrics.stat().st_size > 0)
 
 
 def _refuse_lost_checkpoints(folder: Path) -> None:
@@ -239,12 +253,13 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
     checkpoints, last_saved = folder / CHECKPOINTS, folder / LAST_SAVED
     if list_saved_steps(folder):
         return
-    last = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
-    was_killed = bool(last) and checkpoints.is_dir() and any(checkpoints.glob(f"{last}.*"))
+    last_step = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
+    # Orbax writes a checkpoint to `STEP.<suffix>` and renames the folder once it is complete.
+    was_killed = bool(last_step) and checkpoints.is_dir() and any(checkpoints.glob(f"{last_step}.*"))
     if (last_saved.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
-        which = f", the newest of step {last}," if last else ""
+        newest = f", the newest of step {last_step}," if last_step else ""
         raise InputError(
-            f"{checkpoints}: checkpoints of this run{which} are missing: restore them to resume, choose another "
+            f"{checkpoints}: checkpoints of this run{newest} are missing: restore them to resume, choose another "
             f"run.dir to start again, or delete {folder}"
         )
 
@@ -268,17 +283,24 @@ def _changes(old: Fields, new: Fields) -> Iterator[tuple[str, Json, Json]]:
 
 
 def _is_changeable(key: str, old: Fields) -> bool:
-    """Return whether a key does not affect a run's results; the interval of evaluations may affect them."""
-    if key == "sft.eval_every" and old["sft.patience"]:
+    """Return whether a key does not affect a run's results.
+
+    Settings of evaluations affect them where an evaluation decides how training continues.
+    """
+    if key == "sft.eval_every" and old["sft.patience"]:  # evaluations decide when the supervised phase stops
         return False
+    # The second stage begins with the checkpoint that evaluations rate best.
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old["second_stage.steps"]:
         return False
     return key.startswith(CHANGEABLE) or key in MOVABLE_PATHS
 
 
 def _is_extension(key: str, old: Fields, new: Fields) -> bool:
-    """Return whether a changed number of steps leaves the steps so far unchanged; a schedule may depend on it."""
-    if key == "grpo.steps":  # with rollout.ahead, the last step starts no rollout
+    """Return whether a change of the number of steps leaves the computation of the finished steps unchanged.
+
+    It does not where the learning rate's schedule depends on the number of steps, or where a later phase follows.
+    """
+    if key == "grpo.steps":  # with rollout.ahead, a step also starts the next rollout, except the last step
         is_constant = new["grpo.optim.schedule"] == "constant"
         return is_constant and not new["rollout.ahead"] and not old["second_stage.steps"]
     return (

@@ -2,6 +2,8 @@
 
 Such a run ends with a message (observation and suggested settings) and exit code 3. The counters are saved with each
 checkpoint.
+
+A phase is `sft`, `grpo` or `grpo2`, the second stage. A group is the answers to a prompt in one rollout.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ FINITE = (
     "sft/loss", "policy/loss", "value/loss", "policy/entropy", "policy/ratio_mean", "policy/kl", "optim/grad_norm",
     "optim/param_norm",
 )  # fmt: skip
-"""Metrics that stop a run if they are not finite. The parameters' norm overflows long before their products."""
+"""Metrics that stop a run if they are not finite.
+
+The norm of the parameters overflows long before products with them do, so it warns early.
+"""
 
 
 class HealthError(JaxrlSqlError):
@@ -27,22 +32,22 @@ class HealthError(JaxrlSqlError):
 
 
 class Health:
-    """Check the metrics of each step."""
+    """Check the metrics of each step; `counts` has the steps in a row with collapsed entropy and with equal rewards."""
 
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
         self.counts = {"entropy": 0, "equal": 0}
 
     def check(self, step: int, phase: str, numbers: Mapping[str, float]) -> str | None:
-        """Return the problem and settings to try once a collapse has lasted for its limit of steps; else None.
+        """Return the problem and settings to try if a collapse has lasted for the configured steps; else None.
 
-        Raises HealthError at once if a loss, its gradient or the policy's entropy is not finite.
+        The run then saves a checkpoint and ends. Raises HealthError at once if a metric of `FINITE` is not finite.
         """
-        wrong = [
+        not_finite = [
             f"{name} is {numbers[name]}" for name in FINITE if name in numbers and not math.isfinite(numbers[name])
         ]
-        if wrong:
-            raise HealthError(f"step {step} ({phase}): {', '.join(wrong)}; {stability_advice(phase)}")
+        if not_finite:
+            raise HealthError(f"step {step} ({phase}): {', '.join(not_finite)}; {stability_advice(phase)}")
         cfg = self._config
         if (
             phase != "sft"
@@ -67,13 +72,13 @@ class Health:
             )
         return None
 
-    def _has_lasted(self, what: str, is_seen: bool, steps: int) -> bool:
-        """Count a step; return whether `is_seen` held for `steps` steps in a row (0: never), and restart the count."""
-        self.counts[what] = self.counts[what] + 1 if is_seen else 0
-        is_over = 0 < steps <= self.counts[what]
-        if is_over:
-            self.counts[what] = 0
-        return is_over
+    def _has_lasted(self, counter: str, is_collapsed: bool, steps: int) -> bool:
+        """Count a step; return whether the last `steps` steps were all collapsed (0: never), and restart the count."""
+        self.counts[counter] = self.counts[counter] + 1 if is_collapsed else 0
+        has_lasted = 0 < steps <= self.counts[counter]
+        if has_lasted:
+            self.counts[counter] = 0
+        return has_lasted
 
 
 def stability_advice(phase: str) -> str:

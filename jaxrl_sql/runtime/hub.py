@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from jaxrl_sql.runtime.hub_files import ABOUT, WEIGHTS
+from jaxrl_sql.runtime.hub_files import DESCRIPTIVE_FILES, WEIGHTS
 from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
@@ -21,7 +21,8 @@ def is_hub_name(name: str) -> bool:
 def fetch(name: str, with_weights: bool = True, display: str = "auto") -> Path:
     """Download a model of the hub unless it is cached; return its folder, whose name is the commit.
 
-    Without weights: only its configuration and tokenizer. `display` is the mode of the progress on standard error.
+    Without `with_weights` only its configuration and tokenizer are downloaded. `display` is the mode of the progress
+    display on standard error (`runtime.display.make_display`).
     Raises InputError if the model does not exist or needs access rights, and if the hub cannot be reached and no copy
     is cached.
     """
@@ -47,7 +48,7 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        patterns = [*ABOUT, WEIGHTS, "*.gguf"]  # no other file is uploaded
+        patterns = [*DESCRIPTIVE_FILES, WEIGHTS, "*.gguf"]  # no other file is uploaded
         commit_message = "Export by jaxrl-sql"
         commit = api.upload_folder(
             repo_id=repo,
@@ -66,7 +67,7 @@ def repo_of(path: str) -> str:
     """Return the hub name of a cached folder, or the name itself without its revision; empty for another folder."""
     if is_hub_name(path):
         return path.partition("@")[0]
-    cached = next((part for part in Path(path).parts if part.startswith("models--")), "")
+    cached = next((part for part in Path(path).parts if part.startswith("models--")), "")  # models--ORG--NAME
     return cached.removeprefix("models--").replace("--", "/") if cached.count("--") > 1 else ""
 
 
@@ -81,7 +82,8 @@ def pinned_name(path: str) -> str:
 def loadable_name(path: str) -> tuple[str, str]:
     """Return the name by which other programs load a model, and its commit or "".
 
-    This is the hub's name of a hub model, and else the absolute path, which does not depend on the current folder.
+    For a model of the hub this is its hub name, for others the absolute path, which does not depend on the current
+    folder.
     """
     if repo := repo_of(path):
         return repo, pinned_name(path).partition("@")[2]

@@ -1,7 +1,8 @@
 """Download a model's files from the Hugging Face hub into its cache, with progress, retries and bounded waits.
 
-Large files are written to the cache's `blobs/` as they arrive, and a later command continues an interrupted one;
-`huggingface_hub` would begin it again. The library lists the files, downloads the small ones and links all of them.
+Large files are written to the cache's `blobs/` as they arrive, and a later command continues an interrupted download;
+`huggingface_hub` would begin it again. That library lists the files and downloads the small ones. It also creates the
+folder of the commit, `snapshots/COMMIT`, with a link to each file in `blobs/`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_ba
 
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.folder import UNWRITABLE
-from jaxrl_sql.runtime.hub_files import ABOUT, DUPLICATES, WEIGHTS, is_complete, is_wanted
+from jaxrl_sql.runtime.hub_files import DESCRIPTIVE_FILES, DUPLICATES, WEIGHTS, is_complete, is_wanted
 from jaxrl_sql.runtime.hub_requests import (
     OFFLINE,
     UNREACHABLE,
@@ -51,11 +52,13 @@ from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
-_TIMEOUT_S, _SHOW_S, _READERS = 10.0, 0.25, 4
+_TIMEOUT_S = 10.0
+# Seconds between redraws of the progress display, and the number of large files that are downloaded at the same time.
+_REDRAW_S, _CONCURRENT_FILES = 0.25, 4
 
 
 class Listing(NamedTuple):
-    """The wanted files of a commit: their sizes in bytes (0: unknown), and the names of those in large file storage."""
+    """The wanted files of a commit: their sizes in bytes (0: unknown), and those in Git's large file storage."""
 
     commit: str
     sizes: Mapping[str, int]
@@ -81,6 +84,7 @@ def download(name: str, with_weights: bool, mode: str) -> Path:
 
 
 def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str) -> Path:
+    """Download as `download` does; errors of requests are raised as they are."""
     note: Note = partial(print_text, stream=sys.stderr)
     try:
         listing = retry(partial(_list_files, repo, revision, with_weights), note, is_reachable=False)
@@ -95,12 +99,12 @@ def _download(name: str, repo: str, revision: str, with_weights: bool, mode: str
     snapshot = Path(HF_HUB_CACHE) / _cache_folder(repo) / "snapshots" / listing.commit
     missing = {file: size for file, size in listing.sizes.items() if not (snapshot / file).exists()}
     if not missing:
-        return _link(repo, revision, listing, note)
+        return _complete_snapshot(repo, revision, listing, note)
     _check_space(name, sum(missing.values()))
     with _show_progress(name, missing, mode) as (note, show):
         large = {file: size for file, size in missing.items() if file in listing.large}
         _fetch_large(repo, listing.commit, large, show, note)
-        folder = _link(repo, revision, listing, note)
+        folder = _complete_snapshot(repo, revision, listing, note)
         note(f"model {name}: commit {folder.name}")
     return folder
 
@@ -122,21 +126,21 @@ def _silence_library() -> Iterator[None]:
 
 @contextmanager
 def _show_progress(name: str, missing: Mapping[str, int], mode: str) -> Iterator[tuple[Note, ProgressCallback]]:
-    """Show the download on standard error; yield the function that prints a line and that of the bytes done."""
-    total = -(-sum(missing.values()) // (1 << 20))
+    """Show the download on standard error; yield a function that prints a line, and the callback of the bytes done."""
+    total_mib = -(-sum(missing.values()) // (1 << 20))  # rounded up
     is_live = mode == "rich" or (mode == "auto" and sys.stderr.isatty())
-    last = 0.0
-    doing = f"downloading {len(missing)} file{'s' if len(missing) > 1 else ''}"
+    last_shown = 0.0
+    task_name = f"downloading {len(missing)} file{'s' if len(missing) > 1 else ''}"
     with (
-        make_display(mode, total, f"model {name} from {HfApi().endpoint}", sys.stderr, unit="MiB") as display,
-        display.task(doing, total, "MiB") as on_progress,
+        make_display(mode, total_mib, f"model {name} from {HfApi().endpoint}", sys.stderr, unit="MiB") as display,
+        display.task(task_name, total_mib, "MiB") as on_progress,
     ):
 
         def show(done: int) -> None:
-            nonlocal last
+            nonlocal last_shown
             on_progress(done >> 20)
-            if is_live and time.monotonic() - last > _SHOW_S:
-                last = time.monotonic()
+            if is_live and time.monotonic() - last_shown > _REDRAW_S:
+                last_shown = time.monotonic()
                 display.update(done >> 20, {"phase": "downloading"})
 
         yield display.note, show
@@ -152,12 +156,12 @@ def _list_files(repo: str, revision: str, with_weights: bool) -> Listing:
 
 def _check_files(name: str, listing: Listing, with_weights: bool) -> None:
     """Raise InputError for a repository without a model's configuration or without weights in safetensors."""
-    lacking = [] if "config.json" in listing.sizes else ["config.json"]
+    absent = [] if "config.json" in listing.sizes else ["config.json"]
     if with_weights and not any(fnmatch.fnmatchcase(file, WEIGHTS) for file in listing.sizes):
-        lacking.append(f"weights in {WEIGHTS}")
-    if lacking:
+        absent.append(f"weights in {WEIGHTS}")
+    if absent:
         raise InputError(
-            f"model {name}: its repository has no {' and no '.join(lacking)}; name a model in transformers' format, or "
+            f"model {name}: its repository has no {' and no '.join(absent)}; name a model in transformers' format, or "
             "download a GGUF file and give its path"
         )
 
@@ -181,7 +185,7 @@ def _find_cached(repo: str, revision: str, with_weights: bool) -> Path | None:
                 repo,
                 revision=revision or None,
                 local_files_only=True,
-                allow_patterns=[*ABOUT, WEIGHTS] if with_weights else [*ABOUT],
+                allow_patterns=[*DESCRIPTIVE_FILES, WEIGHTS] if with_weights else [*DESCRIPTIVE_FILES],
                 ignore_patterns=["*/*", *DUPLICATES],
             )
         )
@@ -190,8 +194,8 @@ def _find_cached(repo: str, revision: str, with_weights: bool) -> Path | None:
     return folder if is_complete(folder, with_weights) else None
 
 
-def _link(repo: str, revision: str, listing: Listing, note: Note) -> Path:
-    """Download the files that are not in the cache yet, and return the folder with all of them."""
+def _complete_snapshot(repo: str, revision: str, listing: Listing, note: Note) -> Path:
+    """Download and link the files that are still missing in the commit's folder, and return the folder."""
     files = sorted(listing.sizes)
 
     def download_missing() -> Path:
@@ -206,7 +210,7 @@ def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: Progres
 
     def advance(size: int) -> None:
         nonlocal done
-        if stop.is_set():
+        if stop.is_set():  # another file's download failed, or the command was interrupted
             raise InterruptedError
         with lock:
             done += size
@@ -216,10 +220,10 @@ def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: Progres
         file_download = _FileDownload(repo, commit, file, advance)
         retry(file_download.fetch, note, lambda: file_download.received, stop)
 
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(_CONCURRENT_FILES) as pool:
         try:
-            for ended in as_completed([pool.submit(fetch, file) for file in sizes]):
-                ended.result()
+            for future in as_completed([pool.submit(fetch, file) for file in sizes]):
+                future.result()
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -227,12 +231,15 @@ def _fetch_large(repo: str, commit: str, sizes: Mapping[str, int], show: Progres
 
 
 class _FileDownload:
-    """The download of one file; `received` counts its bytes of this process."""
+    """The download of one file; `received` counts the bytes that this process has received.
+
+    `advance` is called with the number of further bytes of the file, those of an earlier process included.
+    """
 
     def __init__(self, repo: str, commit: str, file: str, advance: Callable[[int], None]) -> None:
         self._repo, self._commit, self._file = repo, commit, file
         self._advance = advance
-        self._counted = 0  # bytes that were reported
+        self._reported_bytes = 0
         self.received = 0
 
     def fetch(self) -> None:
@@ -240,12 +247,13 @@ class _FileDownload:
         url = hf_hub_url(self._repo, self._file, revision=self._commit, endpoint=HfApi().endpoint)
         metadata = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
         if not metadata.etag or metadata.size is None:
-            return  # left to the library
+            return  # `snapshot_download` downloads this file
+        # Paths and lock are those of huggingface_hub, so that both can use the cache at the same time.
         cache, folder = Path(HF_HUB_CACHE), _cache_folder(self._repo)
-        blob, locked = cache / folder / "blobs" / metadata.etag, cache / ".locks" / folder / f"{metadata.etag}.lock"
+        blob, lock_path = cache / folder / "blobs" / metadata.etag, cache / ".locks" / folder / f"{metadata.etag}.lock"
         blob.parent.mkdir(parents=True, exist_ok=True)
-        locked.parent.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(locked):
+        lock_path.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(lock_path):
             if not blob.exists():
                 incomplete = blob.with_name(f"{metadata.etag}.incomplete")
                 existing_bytes = incomplete.stat().st_size if incomplete.exists() else 0
@@ -280,21 +288,24 @@ class _FileDownload:
 
     def _count(self, size: int) -> None:
         """Report that the file has `size` bytes."""
-        self._advance(size - self._counted)
-        self._counted = size
+        self._advance(size - self._reported_bytes)
+        self._reported_bytes = size
 
     def _check(self, incomplete: Path, checksum: str, size: int, *, was_resumed: bool) -> None:
-        """Raise `DamagedFileError` for a file of another size or, if it was resumed, another checksum; remove it."""
-        have = incomplete.stat().st_size
-        is_sound = have == size
+        """Raise `DamagedFileError` for a file of another size or, if it was resumed, another checksum.
+
+        A damaged file of full size is removed; a shorter file stays, so that a retry continues it.
+        """
+        actual_size = incomplete.stat().st_size
+        is_sound = actual_size == size
         if is_sound and was_resumed and re.fullmatch(r"[0-9a-f]{64}", checksum):
             with incomplete.open("rb") as file:
                 is_sound = hashlib.file_digest(file, "sha256").hexdigest() == checksum
         if is_sound:
             return
-        if have >= size:
+        if actual_size >= size:
             incomplete.unlink()
-        raise DamagedFileError(f"{self._file}: {have:,} of {size:,} bytes arrived, or its checksum differs")
+        raise DamagedFileError(f"{self._file}: {actual_size:,} of {size:,} bytes arrived, or its checksum differs")
 
 
 def _cache_folder(repo: str) -> str:

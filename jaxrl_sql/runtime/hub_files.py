@@ -8,18 +8,19 @@ from pathlib import Path
 
 from jaxrl_sql.config.reading import PROMPT_FILE
 
-ABOUT = ("*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE)
-"""Patterns of a model's files except its weights."""
+DESCRIPTIVE_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "README.md", PROMPT_FILE)
+"""Patterns of the files that describe a model: configuration, tokenizer, templates and model card."""
 WEIGHTS = "*.safetensors"
+"""Pattern of the files with a model's weights."""
 DUPLICATES = ("consolidated*.safetensors",)
 """Patterns of files that repeat the weights under other tensor names."""
 
 
 def is_wanted(file: str, with_weights: bool) -> bool:
-    """Return whether a file of a repository is downloaded: one of its root that describes the model, or weights."""
-    kinds = (*ABOUT, WEIGHTS) if with_weights else ABOUT
-    is_kind = any(fnmatch.fnmatchcase(file, kind) for kind in kinds)
-    return is_kind and "/" not in file and not any(fnmatch.fnmatchcase(file, kind) for kind in DUPLICATES)
+    """Return whether a file of a repository is downloaded: a descriptive file or weights, in no subfolder."""
+    patterns = (*DESCRIPTIVE_FILES, WEIGHTS) if with_weights else DESCRIPTIVE_FILES
+    is_matching = any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)
+    return is_matching and "/" not in file and not any(fnmatch.fnmatchcase(file, pattern) for pattern in DUPLICATES)
 
 
 def is_complete(folder: Path, with_weights: bool) -> bool:

@@ -19,15 +19,17 @@ from huggingface_hub.errors import (
 from jaxrl_sql.types import InputError
 
 Note = Callable[[str], object]
+"""A function that prints a line for the user."""
 Result = TypeVar("Result")
 
 RETRIES = 5
-"""Repetitions of a request without new data before the download fails."""
+"""Number of retries without new data after which a download fails."""
 LONGEST_WAIT_S = 300
-"""The hub's own window of rate limits; a longer wait fails at once."""
+"""Longest wait in seconds, which is the window of the hub's rate limits. A response that asks for more is an error."""
 UNREACHABLE, OFFLINE = "the hub cannot be reached", "HF_HUB_OFFLINE is set"
 # The base of all errors of the HTTP library, which is another package from version 2 of huggingface_hub.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
+# HTTP statuses of transient failures.
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -43,18 +45,19 @@ def retry(
     *,
     is_reachable: bool = True,
 ) -> Result:
-    """Return the result of requests; transient errors are retried with exponential backoff.
+    """Return the result of `work`, which sends requests; transient errors are retried with exponential backoff.
 
-    A wait that the hub requests has precedence if it is longer. New data, counted by `received`, resets the
-    number of failures. `is_reachable`: a refused connection is transient.
+    A wait that the hub requests has precedence if it is longer. `received` returns the bytes received so far; new bytes
+    reset the number of failures. `is_reachable`: the hub has answered before, so a refused connection is retried too.
+    `note` prints a line before each wait. `stop` ends a wait, and then errors are raised.
     """
-    failures, had = 0, received()
+    failures, bytes_before = 0, received()
     while True:
         _limit_waits()
         try:
             return work()
         except (HttpError, OSError) as error:
-            failures, had = 1 if received() > had else failures + 1, received()
+            failures, bytes_before = 1 if received() > bytes_before else failures + 1, received()
             wait = _wait_s(error, failures, is_reachable)
             if wait is None or failures > RETRIES or (stop is not None and stop.is_set()):
                 raise
@@ -64,26 +67,31 @@ def retry(
 
 def _wait_s(error: Exception, failures: int, is_reachable: bool) -> float | None:
     """Return the seconds to wait before a failed request is repeated, or None if it would fail again."""
-    error = _origin(error)
+    error = _request_error(error)
     if isinstance(error, HfHubHTTPError):
         if error.response.status_code not in _BUSY:
             return None
         return max(_retry_after_s(error.response.headers), 2.0 ** (failures - 1))
     is_connected = not type(error).__name__.startswith(("Connect", "Proxy", "UnsupportedProtocol"))
+    # The library reports a file of unexpected size as a failed consistency check.
     is_transient = isinstance(error, (HttpError, DamagedFileError)) or "Consistency check" in str(error)
     is_transient = is_transient and not isinstance(error, OfflineModeIsEnabled) and (is_connected or is_reachable)
     return 2.0 ** (failures - 1) if is_transient else None
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> int:
-    """Return the seconds that a response asks to wait; 0 without a wish."""
+    """Return the seconds that a response asks to wait; 0 if it does not ask."""
     after = headers.get("Retry-After", "")
-    used_up = re.search(r"\br=0\b.*\bt=(\d+)", headers.get("RateLimit", ""))
-    return int(after) if after.isdigit() else int(used_up[1]) if used_up else 0
+    # `RateLimit: …;r=REMAINING;t=SECONDS`: with no requests remaining, the seconds until the window ends.
+    exhausted = re.search(r"\br=0\b.*\bt=(\d+)", headers.get("RateLimit", ""))
+    return int(after) if after.isdigit() else int(exhausted[1]) if exhausted else 0
 
 
 def _limit_waits() -> None:
-    """Make a response that asks for a long wait an error, also where the library would wait."""
+    """Install a hook that raises an error for a response that asks for a wait above `LONGEST_WAIT_S`.
+
+    The library itself would wait.
+    """
     hooks: list[Any] = get_session().event_hooks["response"]
     if _refuse_long_wait not in hooks:
         hooks.append(_refuse_long_wait)
@@ -98,40 +106,43 @@ def _refuse_long_wait(response: Any) -> None:
         )
 
 
-def _origin(error: Exception) -> Exception:
-    """Return the error of the request that made the library report a file that is not cached."""
+def _request_error(error: Exception) -> Exception:
+    """Return the error of the failed request itself.
+
+    After a failed request, the library looks for the file in its cache and reports that it is not there.
+    """
     cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
     return cause if isinstance(cause, Exception) else error
 
 
 def _shorten(error: Exception) -> str:
     """Return an error as a few words."""
-    error = _origin(error)
+    error = _request_error(error)
     if isinstance(error, HfHubHTTPError):
         code = error.response.status_code
         return "the hub limits requests (429)" if code == 429 else f"the hub answers {code}"
-    return f"the connection to the hub broke ({_line(error)})"
+    return f"the connection to the hub broke ({_first_line(error)})"
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def reason_of(error: Exception, repo: str, revision: str) -> str:
     """Return why a download failed, with the remedy."""
-    error = _origin(error)
+    error = _request_error(error)
     if isinstance(error, HfHubHTTPError):
-        return _refusal(error, repo, revision)
+        return _refusal_reason(error, repo, revision)
     if isinstance(error, OfflineModeIsEnabled):
         return OFFLINE
     if isinstance(error, LocalEntryNotFoundError) or type(error).__name__.startswith(("Connect", "Proxy")):
         return UNREACHABLE
-    is_broken = isinstance(error, HttpError)
-    return f"{_shorten(error)}; the same command continues the download" if is_broken else _line(error)
+    is_disconnected = isinstance(error, HttpError)
+    return f"{_shorten(error)}; the same command continues the download" if is_disconnected else _first_line(error)
 
 
-def _refusal(error: HfHubHTTPError, repo: str, revision: str) -> str:
+def _refusal_reason(error: HfHubHTTPError, repo: str, revision: str) -> str:
     """Return why the hub refused a request, with the remedy."""
     code, message = error.response.status_code, error.response.headers.get("X-Error-Message", "")
     access = "set HF_TOKEN, or log in with `hf auth login`"

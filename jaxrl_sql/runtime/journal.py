@@ -1,8 +1,9 @@
 """A journal of long work, from which a killed command resumes: JSON lines, appended and flushed.
 
-The first line has the settings of the work; other settings for the same file are refused. A line that a kill left
-incomplete is dropped. Each line ends with its CRC-32, and a damaged line is refused. One process at a time locks the
-file.
+The first line has the settings of the work, and each further line is a record of finished work. A file with records is
+refused if the command now has other settings; without records, the new settings replace those of the file. A line that
+a kill left incomplete is dropped. Each line ends with its CRC-32, and a damaged line is refused. One process at a time
+locks the file.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from jaxrl_sql.runtime.folder import report_unwritable
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
 _CRC = "crc"
-_MARK = f', "{_CRC}": "'
+# The text of a line between the record and its checksum.
+_CRC_START = f', "{_CRC}": "'
 
 
 class Journal:
     """The records of a piece of work, those of earlier runs first; a thread-safe context manager.
 
-    `option` is the user's name of the folder in messages.
-    Raises InputError if the file has other `settings` (JSON values), if a line is damaged, or if another process has
-    locked it; RunFolderError if its disk is full.
+    `option` is the name of the setting that selects the journal's folder, for error messages. Raises InputError if the
+    file has records and other `settings` (JSON values), if a line is damaged, or if another process has locked the
+    file. Raises RunFolderError if its disk is full.
     """
 
     def __init__(self, path: str | Path, settings: Fields, option: str = "folder") -> None:
@@ -42,7 +44,7 @@ class Journal:
         self._file = self.path.open("a+b", buffering=0)
         try:
             self._lock_file()
-            self._read_or_start(json.loads(json.dumps(settings)))
+            self._read_or_start(json.loads(json.dumps(settings)))  # as JSON returns them: lists instead of tuples
         except BaseException:
             self._file.close()
             raise
@@ -59,7 +61,7 @@ class Journal:
         """Write one record and flush it to the operating system."""
         with self._lock:
             self.records.append(dict(record))
-            self._write(_line(record))
+            self._write(_encode(record))
 
     def _lock_file(self) -> None:
         try:
@@ -76,20 +78,23 @@ class Journal:
         self._file.seek(0)
         raw = self._file.read()
         *lines, partial = raw.split(b"\n")
-        is_partial = _record(partial) is None
-        numbered = {i: line for i, line in enumerate(lines if is_partial else [*lines, partial], 1) if line.strip()}
-        records = [_record(line) for line in numbered.values()]
+        is_partial = _parse(partial) is None
+        line_by_number = {
+            i: line for i, line in enumerate(lines if is_partial else [*lines, partial], 1) if line.strip()
+        }
+        records = [_parse(line) for line in line_by_number.values()]
         # A file without records has no finished work, so other settings may replace its own.
         if not records or (len(records) == 1 and (records[0] is None or "settings" in records[0])):
             self._file.truncate(0)
-            self._write(_line({"settings": settings}))
+            self._write(_encode({"settings": settings}))
             return
-        self._check_lines(numbered, records[0])
+        self._check_lines(line_by_number, records[0])
         self._check_settings((records[0] or {}).get("settings"), settings)
+        # `pop` removes the checksum; it is true, because each checked line has a checksum.
         self.records = [record for record in records[1:] if record is not None and record.pop(_CRC)]
         if is_partial:
             self._file.truncate(len(raw) - len(partial))
-        else:
+        else:  # the last line is complete but has no line end
             self._write(b"\n")
 
     def _write(self, line: bytes) -> None:
@@ -104,11 +109,14 @@ class Journal:
                 self._file.truncate(start)
             raise
 
-    def _check_lines(self, numbered: Mapping[int, bytes], first: Record | None) -> None:
-        """Raise InputError for the first line that does not match its checksum; other tools' files have none."""
-        if first is not None and not {"settings", _CRC} & first.keys():
+    def _check_lines(self, line_by_number: Mapping[int, bytes], first_record: Record | None) -> None:
+        """Raise InputError for the first line that does not match its checksum.
+
+        A file of another tool has no checksums; `_check_settings` refuses it with a better message.
+        """
+        if first_record is not None and not {"settings", _CRC} & first_record.keys():
             return
-        for number, line in numbered.items():
+        for number, line in line_by_number.items():
             if not _is_intact(line):
                 advice = "delete that line to do its work again" if number > 1 else "delete the file to start over"
                 raise InputError(f"{self.path}: line {number} is damaged: restore the file from a copy, or {advice}")
@@ -133,22 +141,23 @@ def journal_settings(path: Path) -> Record:
     if not path.is_file():
         return {}
     with path.open("rb") as file:
-        settings = (_record(file.readline()) or {}).get("settings")
+        settings = (_parse(file.readline()) or {}).get("settings")
     return settings if isinstance(settings, dict) else {}
 
 
-def _line(record: Fields) -> bytes:
+def _encode(record: Fields) -> bytes:
+    """Return a record as a line, with its checksum as a last key: that of the JSON text without this key."""
     text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors="replace")
-    return text[:-1] + f'{_MARK}{zlib.crc32(text):08x}"}}\n'.encode()
+    return text[:-1] + f'{_CRC_START}{zlib.crc32(text):08x}"}}\n'.encode()
 
 
 def _is_intact(line: bytes) -> bool:
-    """Return whether a line is the one that `_line` wrote."""
-    text, _, crc = line.rpartition(_MARK.encode())
+    """Return whether a line is as `_encode` wrote it."""
+    text, _, crc = line.rpartition(_CRC_START.encode())
     return crc == f'{zlib.crc32(text + b"}"):08x}"}}'.encode()
 
 
-def _record(line: bytes) -> Record | None:
+def _parse(line: bytes) -> Record | None:
     """Return the record in a line; None if it is incomplete or no JSON object."""
     try:
         record = json.loads(line.decode(errors="replace"))

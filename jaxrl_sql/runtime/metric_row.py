@@ -1,4 +1,7 @@
-"""The row of a metric: its name, unit, formula and reading."""
+"""The documentation of a metric as a row of a table: its name, unit, formula, reading and where it is written.
+
+The rows are in `training_metrics` and `evaluation_metrics`; `docs/reference/metrics.md` is written from them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,15 @@ RULES = (
     "bird", "refined", "test_suite", "qatch", "paverl", "ex_b", "spider2", "soft_f1", "ehrsql", "ehrsql_2022", "defog",
     "suite", "r_ves", "r_ves_alternate",
 )  # fmt: skip
-"""The rules of comparison, for `<rule>` in a name."""
+"""The rules that compare a prediction's result with the gold's (docs/reference/rules.md), for `<rule>` in a name."""
 
 
 class Metric(NamedTuple):
-    """A metric; `name` has placeholders such as `<set>`, and `when` names the lines or settings that have it."""
+    """A metric; `name` may have placeholders such as `<set>`.
+
+    `unit` is its unit; `formula` says how it is computed, `reading` how to interpret its values. `when` names the lines
+    of `metrics.jsonl`, or the settings, with which it is written.
+    """
 
     name: str
     unit: str
@@ -30,7 +37,7 @@ class Metric(NamedTuple):
 
 
 class MetricTable(NamedTuple):
-    """A table of metrics with a title and a sentence about them."""
+    """A table of metrics (`rows`) with a title and a sentence about them (`about`, may be empty)."""
 
     title: str
     about: str
@@ -38,13 +45,13 @@ class MetricTable(NamedTuple):
 
 
 def all_metrics(tables: Iterable[MetricTable]) -> Iterator[Metric]:
-    """Yield the rows of all parts."""
+    """Yield the rows of all tables."""
     for table in tables:
         yield from table.rows
 
 
 def find_metric(name: str, tables: Iterable[MetricTable]) -> Metric | None:
-    """Return the row of a written name, one without placeholders first; None if there is no row."""
+    """Return the row of a written name, that with the fewest placeholders; None if there is no row."""
     matching = [row for row in all_metrics(tables) if row.matches(name)]
     return min(matching, key=lambda row: row.name.count("<"), default=None)
 
@@ -60,5 +67,8 @@ def undocumented_names(names: Iterable[str], tables: Iterable[MetricTable]) -> l
 
 
 def _pattern(placeholder: str) -> str:
-    """Return the pattern of a placeholder; `<metric>` is any row of the same table, which matches on its own."""
+    """Return the regular expression of a placeholder.
+
+    `<metric>` stands for other rows; it matches nothing here, because `undocumented_names` looks up those rows.
+    """
     return {"<rule>": f"(?:{'|'.join(RULES)})", "<metric>": "(?!)"}.get(placeholder, "[^/]+")

@@ -1,7 +1,8 @@
 """Metrics: weighted sums, and the files of a run that hold them.
 
 A metrics pytree is `dict[str, tuple[sum, weight]]`; a name that ends in `_max` holds (maximum, 1). Sums on the device
-and on the host have the same form, so micro-batches, updates and hosts are merged by the same rule.
+and on the host have the same form, so micro-batches, updates and hosts are merged by the same rule: sums and weights
+are added, maxima are compared.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from jaxrl_sql.types import Fields, InputError, Record
 
 Metrics = Mapping[str, tuple[Any, Any]]
 Position = tuple[int, int]
-"""The number of a file's lines, and their CRC-32."""
+"""A position in a file of lines: the number of lines before it, and their CRC-32."""
 START: Position = (0, 0)
+"""The position before the first line."""
 
 
 def reduce_metrics(metrics: Metrics) -> dict[str, float]:
@@ -38,8 +40,11 @@ def reduce_metrics(metrics: Metrics) -> dict[str, float]:
     return reduced
 
 
-def best_by(name: str, numbers: Mapping[str, float]) -> float | None:
-    """Return a metric by its full name, or the mean of `eval/<split>/<name>` over splits; None if absent."""
+def find_metric_value(name: str, numbers: Mapping[str, float]) -> float | None:
+    """Return the value of a metric by its full name, or the mean of `eval/<split>/<name>` over splits; None if absent.
+
+    A name without a slash, such as `accuracy`, is the short name of a metric of evaluations.
+    """
     if "/" in name:
         return numbers.get(name)
     values = [value for key, value in numbers.items() if key.startswith("eval/") and key.split("/", 2)[2] == name]
@@ -119,9 +124,9 @@ class JsonLines:
 
     def write(self, values: Fields) -> None:
         """Write one object and hand it to the system at once."""
-        line = rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
-        while rest:  # a nearly full disk may accept only a part
-            rest = rest[self._file.write(rest) :]
+        line = unwritten = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        while unwritten:  # a nearly full disk may accept only a part
+            unwritten = unwritten[self._file.write(unwritten) :]
         count, crc = self.position
         self.position = (count + 1, zlib.crc32(line, crc))
 

@@ -1,7 +1,8 @@
 """Find a model's weights and the prompt settings of its training.
 
 A run's folder has its configuration. Each model that a run writes has the settings that determine its prompts, in
-`jaxrl_sql.yaml`, so a copied folder is still prompted as in training.
+`jaxrl_sql.yaml`, so a copied folder is still prompted as in training. Settings "by key" are a mapping from dotted keys,
+such as `data.chat.date`, to values.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
 MODEL = "model"
+"""The folder of the trained model in a run folder."""
 TEMPLATE = "prompt.jinja"
 """The prompt template in a model's folder, if it is a user's file."""
 
@@ -49,19 +51,19 @@ BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows"
 _BLOCK, _BLOCKS = 16 << 10, 256
 
 # Keys of the section `data` that select questions and do not affect the prompt of a question.
-_CHOOSES = (
+_QUESTION_KEYS = (
     "source", "dir", "database", "seed", "train", "evals", "tokenizer.vocab_size", "select.include_ids",
     "select.limit_train", "select.limit_eval", "select.drop_empty_gold", "dialects", "traces", "prune", "stream_above",
     "hide",
 )  # fmt: skip
-# Keys of these that select the questions shown as few-shot examples.
-_SHOWN = ("source", "dir", "database", "seed", "train", "select.limit_train", "select.include_ids")
+# Those of them that select the questions shown as few-shot examples, and so affect prompts with such examples.
+_FEW_SHOT_KEYS = ("source", "dir", "database", "seed", "train", "select.limit_train", "select.include_ids")
 PROMPT_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("dtype", "compute_dtype", "attention"),
     "sampling": ("turns", "max_total_tokens", "stop"),
     "validation": ("sampling", "max_num_seqs"),
 }
-"""Further keys by section that determine how a model is prompted, read by `defaults_for`."""
+"""Keys of other sections than `data` that determine how a model is prompted, by section."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,11 @@ def read_trained(path: Path) -> TrainedModel:
 
 
 def prompt_settings(data: DataConfig) -> Record:
-    """Return the keys of the section `data` that determine the prompt of a question, with few-shot examples."""
-    left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
+    """Return the settings of `data`, as nested sections, that determine the prompt of a question.
+
+    With few-shot examples (`data.shots`), the settings that select these examples are among them.
+    """
+    left_out = {*_QUESTION_KEYS} - {*(_FEW_SHOT_KEYS if data.shots else ())}
     return _without(dataclasses.asdict(data), left_out)
 
 
@@ -97,7 +102,10 @@ def _without(values: Fields, left_out: Collection[str], prefix: str = "") -> Rec
 
 
 def files_identity(path: str | Path) -> str:
-    """Return a hash of a file or of a model's folder, from a few hundred blocks of a large file; empty for no path."""
+    """Return a hash of a file or of a model's folder; "" if the path is empty or no file is there.
+
+    Of a large file, the size and a few hundred blocks are hashed.
+    """
     if not str(path):
         return ""
     digest, root = hashlib.blake2b(digest_size=8), Path(path)
@@ -151,47 +159,50 @@ def find_trained(name: str) -> tuple[Path, TrainedModel | None]:
 
 
 def with_downloads(config: Settings, with_weights: bool = True) -> Settings:
-    """Return a command's settings after downloading the hub names in `model.checkpoint` and `data.tokenizer.path`.
+    """Return a command's settings after downloading the models that `model.checkpoint` and `data.tokenizer.path` name.
 
-    A resumed run uses the commit that its `config.yaml` records. A folder of the hub's cache that is absent here is
-    downloaded again. Raises InputError if a download fails.
+    Local folders replace the names of the hub. A resumed run uses the commit that its `config.yaml` records. A folder
+    of the hub's cache that is absent here is downloaded again. Raises InputError if a download fails.
     """
     values = values_by_key(config)
-    at_start = _recorded_settings(values)
+    recorded_values = _recorded_settings(values)
     display = values.get("run.display", "auto")
     changes: Record = {}
-    for key, has_weights in (("model.checkpoint", with_weights), ("data.tokenizer.path", False)):
+    for key, needs_weights in (("model.checkpoint", with_weights), ("data.tokenizer.path", False)):
         name = values.get(key, "")
-        if not name or (key == "model.checkpoint" and values.get("model.shape")):  # a plan uses the shape alone
+        # With `model.shape`, the command `plan` reads nothing of the checkpoint.
+        if not name or (key == "model.checkpoint" and values.get("model.shape")):
             continue
-        source = _hub_source(name, at_start.get(key, ""))
+        source = _hub_source(name, recorded_values.get(key, ""))
         if source:
-            changes[key] = str(fetch(source, has_weights, display))
+            changes[key] = str(fetch(source, needs_weights, display))
     return replace_values(config, changes)
 
 
 def _recorded_settings(values: Fields) -> Fields:
-    """Return the settings by key that the run began with which a command resumes; empty for a new run."""
+    """Return, by key, the settings with which a run began, if the command resumes it; empty for a new run."""
     config_path = Path(values.get("run.dir", "")) / CONFIG
     is_resumed = values.get("run.resume") and config_path.is_file()
     return values_by_key(load_config(TrainConfig, config_path)) if is_resumed else {}
 
 
 def _hub_source(name: str, recorded: str) -> str:
-    """Return the hub name to download for a setting, with the commit if it is known; empty for a path.
+    """Return the hub name to download for the value `name` of a setting; "" if it is an existing path.
 
-    `recorded` is the value of the run that a command resumes.
+    `recorded` is the setting's value in the configuration of a resumed run: a folder of the hub's cache, which contains
+    the commit. The result has this commit (`NAME@COMMIT`) unless `name` has a revision.
     """
     if not is_hub_name(name):
         return "" if Path(name).exists() else pinned_name(name)
-    at_start = pinned_name(recorded)
-    return at_start if "@" not in name and at_start.startswith(f"{name}@") else name
+    recorded_name = pinned_name(recorded)
+    return recorded_name if "@" not in name and recorded_name.startswith(f"{name}@") else name
 
 
 def defaults_for(name: str) -> Record:
-    """Return a command's defaults: the benchmarks' limits, and the prompt settings of the model's training.
+    """Return the defaults of a command that asks a model: the benchmarks' limits, and the model's prompt settings.
 
-    A model without training settings is prompted with its chat template.
+    `name` is that of the model, as in `find_model`. Without a name, only the limits are returned. A model without
+    settings of a training is prompted with its chat template.
     """
     if not name:
         return {"executor": dict(BENCHMARK_LIMITS)}
@@ -217,10 +228,12 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
-def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
+def with_chat_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
     """Return the section `data` with one date for all chat prompts of a command.
 
-    This is `data.chat.date`, else the date in the resumed journal, else that of the model's training, else today's.
+    Chat templates may print a date, so a resumed command and a trained model need the earlier date. It is
+    `data.chat.date`, else the date in the settings of the resumed `journal`, else that of the training of the model
+    `checkpoint`, else today's.
     """
     if data.chat.date or not data.is_chat or not checkpoint:
         return data
@@ -230,15 +243,13 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
 
 
 def prompt_differences(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
-    """Return each setting by which a command's prompts differ from those of the model's training."""
+    """Return a text per setting by which a command's prompts differ from those of the model's training."""
     current_values, trained_values = (
         {"recipe": name} | dict(flatten({"data": prompt_settings(section)}))
         for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
-    compared = trained_values.keys() - {
-        "data.tokenizer.path",
-        "data.max_prompt_tokens",
-    }  # these do not change a prompt's text
+    # These two settings do not change a prompt's text.
+    compared = trained_values.keys() - {"data.tokenizer.path", "data.max_prompt_tokens"}
     compared -= set() if trained.data.chat.date else {"data.chat.date"}
-    differ = (name for name in trained_values if name in compared and current_values[name] != trained_values[name])
-    return [f"{name}={current_values[name]} (trained with {trained_values[name]})" for name in differ]
+    differing = (key for key in trained_values if key in compared and current_values[key] != trained_values[key])
+    return [f"{key}={current_values[key]} (trained with {trained_values[key]})" for key in differing]

@@ -22,7 +22,10 @@ def plain(value: Json) -> Json:
 
 
 def exact(value: Json) -> Json:
-    """Return a value with integers beyond 2^53 as text, at any depth: programs that read doubles would round them."""
+    """Return a value with integers beyond 2^53 as text, at any depth: programs that read doubles would round them.
+
+    A browser is such a program, as JavaScript's numbers are doubles.
+    """
     if isinstance(value, Mapping):
         return {name: exact(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

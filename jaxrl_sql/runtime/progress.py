@@ -25,16 +25,19 @@ def no_progress(_done: int) -> None:
 
 
 class Tally:
-    """Add units that are done, also from several threads, and report their sum, divided by `unit`."""
+    """Add amounts that are done, also from several threads, and report their sum in units of `unit`, rounded down.
+
+    For example, with bytes as amounts and a `unit` of 1 << 20 it reports MiB.
+    """
 
     def __init__(self, on_progress: ProgressCallback = no_progress, unit: int = 1) -> None:
         self._on_progress, self._unit = on_progress, unit
-        self._total, self._adding = 0, threading.Lock()
+        self._total, self._lock = 0, threading.Lock()
 
-    def add(self, number: int = 1) -> None:
-        """Add a number of units and report the sum."""
-        with self._adding:
-            self._total += number
+    def add(self, amount: int = 1) -> None:
+        """Add an amount and report the sum."""
+        with self._lock:
+            self._total += amount
             self._on_progress(self._total // self._unit)
 
 
@@ -42,7 +45,7 @@ _SINGULAR_VERBS = {"are": "is", "have": "has", "were": "was"}
 
 
 def agree(number: int, verb: str) -> str:
-    """Return a plural verb, such as `have`, in the form for a number of things."""
+    """Return a plural verb, such as `have`, in the form that agrees with a number: the singular for 1."""
     return verb if number != 1 else _SINGULAR_VERBS.get(verb, f"{verb}s")
 
 
@@ -54,12 +57,14 @@ def quantity(number: int, unit: str, verb: str = "") -> str:
 
 @dataclass
 class CompileStats:
-    """Count compiled programs and their seconds; `name` is the program that is being compiled ("": none).
+    """Count compiled programs and their seconds; `name` is the program that is being compiled since `since` ("": none).
 
     Of the programs whose name is in `names`, `counted` of about `expected` (0: unknown) are compiled. `by_name` has the
-    programs and their seconds under each name, and `recent` those since the last `take_recent`.
-    `checked_programs` is the number of programs at the last check of memory mappings. Programs are dropped when they
-    take the share `drop_share` of all mappings.
+    number of programs and their seconds under each name, and `recent` those since the last `take_recent`.
+
+    Compiled programs take memory mappings, whose number Linux limits (`inference.compiling.drop_programs`). Programs
+    are dropped when they take the share `drop_share` of all mappings. `checked_programs` is the number of programs at
+    the last check, and `is_dropped` is true from a drop until the next check.
     """
 
     programs: int = 0
@@ -123,6 +128,7 @@ class Task:
     """A task: its name, its total in units (0: unknown), and the units done (None: unknown).
 
     `start_time` is its start, and `compile_seconds` the seconds of compilation before it, both by the activity's clock.
+    `done_at_start` are the units that were done before this process, as in a resumed command (None: unknown).
     """
 
     name: str
@@ -131,11 +137,11 @@ class Task:
     start_time: float
     compile_seconds: float
     done: int | None = None
-    first: int | None = None
+    done_at_start: int | None = None
 
     def update(self, done: int) -> None:
-        """Set the number of units done; the first call sets the number done before the task started."""
-        self.first = done if self.first is None else self.first
+        """Set the number of units done; the first call also sets the number done before the task started."""
+        self.done_at_start = done if self.done_at_start is None else self.done_at_start
         self.done = done
 
     @property
@@ -151,7 +157,7 @@ class Task:
 
     def time_left(self, now: float, compile_seconds: float) -> str:
         """Return the time left at the pace so far, without compilation; "" if unknown."""
-        finished = (self.done or 0) - (self.first or 0)
+        finished = (self.done or 0) - (self.done_at_start or 0)
         if finished <= 0 or self.total <= (self.done or 0):
             return ""
         seconds = max(now - self.start_time - (compile_seconds - self.compile_seconds), 0.0)
@@ -162,7 +168,8 @@ class Task:
 class Activity:
     """The running tasks, each nested in the one before it; `text` is thread-safe.
 
-    `announce` prints the first line of a task, `clock` counts seconds. `finish` measures `total_s`.
+    `announce` prints the first line of a task, `clock` counts seconds. `total_s` are the seconds from the start until
+    `finish`, None before it.
     """
 
     announce: Callable[[str], None]
@@ -204,7 +211,7 @@ class Activity:
         return "; ".join([*parts, compiling] if compiling else parts)
 
     def finish(self) -> float:
-        """Return the seconds from the start to the first call, so that all reports have the same duration."""
+        """Return the seconds from the start to the first call of `finish`, so that all reports have equal durations."""
         self.total_s = self.clock() - self.start_time if self.total_s is None else self.total_s
         return self.total_s
 
@@ -228,7 +235,7 @@ class Heartbeat:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait for a call in progress."""
+        """Stop the thread, and wait for a call of `beat` in progress."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

@@ -1,8 +1,9 @@
 """All answers of a run, in files such as `rollouts/train-000012.jsonl.gz` and `eval-000003.jsonl.gz` (shards).
 
-A line is a group: a question and its answers. Each append is a separate gzip member, so earlier groups stay readable
-whatever happens later, a position is a shard and its length in bytes, and `gunzip` and `zcat` read a shard. Token ids
-and log-probabilities are packed as base64, because JSON numbers would dominate the time of a write.
+A line is a record: a group, which is a question with its answers, or the advantages of a training batch. Each append is
+a separate gzip member (a gzip file is a sequence of members). So earlier records stay readable whatever happens later,
+a shard can be truncated after any append, and `gunzip` and `zcat` read a shard. Token ids and log-probabilities are
+packed as base64, because JSON numbers would dominate the time of a write.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from jaxrl_sql.types import Fields, InputError, Record
 
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
+# A shard has at most 1 / MIN_SHARDS of the answers that a run keeps, so that deleting the oldest shard loses few.
 MIN_SHARDS, MAX_ANSWERS_PER_SHARD = 8, 1024
 # gzip level: twice as fast as the default, for a tenth more bytes.
 _LEVEL = 3
@@ -30,7 +32,7 @@ _LEVEL = 3
 _PER_NAT, _MISSING = 1000, 32_767
 
 Position = tuple[int, int, int]
-"""The number of a shard, its size in bytes, and its number of answers."""
+"""The end of a kind's records: the number of the newest shard, its size in bytes, and its number of answers."""
 
 
 class Shard(NamedTuple):
@@ -42,10 +44,10 @@ class Shard(NamedTuple):
 
 
 class RolloutWriter:
-    """Append groups to the shards of a run folder; per kind, the oldest shards are deleted above `keep` answers.
+    """Append records to the shards of a run folder; the oldest shards of a kind are deleted above `keep` answers.
 
-    A group is never split, and the newest shard always stays. With a `keep` of 0, or without a folder, nothing is
-    written.
+    A record is never split, and the newest shard always stays. With a `keep` of 0, or without a folder, nothing is
+    written. `keeps` is whether answers are to be kept.
     """
 
     def __init__(self, folder: Path | None, keep: int) -> None:
@@ -59,14 +61,18 @@ class RolloutWriter:
         return {kind: shards.position for kind, shards in self._kinds.items()}
 
     def write(self, kind: str, records: Sequence[Fields]) -> None:
-        """Append records (JSON values) of a kind and flush them."""
+        """Append records (JSON objects) of a kind of `KINDS` and flush them.
+
+        A record needs an integer `step`; readers skip others. The length of its list `answers`, if any, counts towards
+        the size of a shard.
+        """
         if self._folder is not None and records:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._kinds[kind].append(records)
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether the texts of the tokens are written already, or need not be."""
+        """Return whether the texts of the tokens are written already, or nothing is written at all."""
         return self._folder is None or (self._folder / TOKENS).exists()
 
     def write_tokens(self, texts: Sequence[str]) -> None:
@@ -78,9 +84,9 @@ class RolloutWriter:
             scratch.replace(self._folder / TOKENS)
 
     def rewind(self, position: Mapping[str, Sequence[int]]) -> None:
-        """Drop the records after a position, and all records of a kind that has none.
+        """Drop the records after a `position` of this class, and all records of a kind that it does not have.
 
-        Raises InputError if a shard is truncated or damaged before its position.
+        Raises InputError if a shard is truncated or damaged before the position.
         """
         for kind, shards in self._kinds.items():
             number, size, answers = position.get(kind, (0, 0, 0))
@@ -88,7 +94,7 @@ class RolloutWriter:
 
 
 class _ShardWriter:
-    """The shards of one kind."""
+    """The shards of one kind in a folder, of which about `keep` answers stay."""
 
     def __init__(self, folder: Path, kind: str, keep: int) -> None:
         self._folder, self._kind = folder, kind
@@ -100,15 +106,17 @@ class _ShardWriter:
 
     def append(self, records: Sequence[Fields]) -> None:
         remaining = list(records)
+        # A shard must have room for the largest record, because records are never split.
         self._max_answers = max(self._max_answers, *map(_answers_in, remaining))
         while remaining:
             count = self._num_fitting(remaining)
             if count:
                 self._add(remaining[:count])
-            else:
+            else:  # the current shard is full: begin the next
                 self.position = (self.position[0] + 1, 0, 0)
             remaining = remaining[count:]
-        for shard in list_shards(self._folder, self._kind)[: -max(1, self._keep // self._max_answers)]:
+        num_kept_shards = max(1, self._keep // self._max_answers)
+        for shard in list_shards(self._folder, self._kind)[:-num_kept_shards]:
             shard.path.unlink()
 
     def rewind(self, position: Position) -> None:
@@ -122,7 +130,7 @@ class _ShardWriter:
                     "delete it to resume without it"
                 )
             os.truncate(path, size)
-        elif size:  # it was deleted as the oldest: an empty shard of its size keeps later positions valid
+        elif size:  # the shard was deleted as the oldest: an empty shard of equal size keeps the position valid
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_empty_member(size))
         else:
@@ -154,7 +162,10 @@ class _ShardWriter:
 
 
 class ShardRecords(NamedTuple):
-    """The complete records of a shard; `is_incomplete` if incomplete data follows."""
+    """The readable records of a shard; `is_incomplete` if it also has data that cannot be read.
+
+    Such data are a truncated or damaged end, and lines that are not a JSON object with an integer `step`.
+    """
 
     records: list[Record]
     is_incomplete: bool
@@ -171,7 +182,7 @@ def list_shards(folder: Path, kind: str) -> list[Shard]:
 
 
 def read_shard(path: Path) -> ShardRecords:
-    """Return the records of a shard; incomplete data at its end and lines without a record are omitted."""
+    """Return the records of a shard; data that cannot be read are omitted."""
     records: list[Record] = []
     is_incomplete = False
     for text in _members(path.read_bytes()):
@@ -201,7 +212,10 @@ def unpack_ids(text: str) -> np.ndarray:
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> str:
-    """Return log-probabilities as text, rounded to a thousandth of a nat; values that are not finite are missing."""
+    """Return log-probabilities as text, rounded to a thousandth of a nat and clipped to ±32.766 nats.
+
+    A value that is not finite is stored as missing.
+    """
     values = np.asarray(logprobs, np.float64) * _PER_NAT
     scaled = np.where(np.isfinite(values), np.clip(np.nan_to_num(values), 1 - _MISSING, _MISSING - 1), _MISSING)
     return base64.b64encode(scaled.round().astype("<i2").tobytes()).decode()
@@ -216,7 +230,7 @@ def unpack_logprobs(text: str) -> list[float]:
 def _members(raw: bytes) -> Iterator[bytes | None]:
     """Yield the text of each gzip member, and None for trailing bytes that are no complete member."""
     while raw:
-        member = zlib.decompressobj(wbits=31)
+        member = zlib.decompressobj(wbits=31)  # 31: with gzip's header
         try:
             text = member.decompress(raw)
         except zlib.error:
@@ -240,6 +254,8 @@ def _member(records: Sequence[Fields]) -> bytes:
 
 def _empty_member(size: int) -> bytes:
     """Return an empty gzip member of `size` bytes, filled up by its comment field."""
+    # RFC 1952: magic number, deflate, the flag of a comment, no time, no flags, Unix. At the end: the zero byte after
+    # the comment, an empty deflate block, and the CRC-32 and length of no data.
     head, end = b"\x1f\x8b\x08\x10\0\0\0\0\0\x03", b"\0\x03\0" + bytes(8)
     return head + b" " * (size - len(head) - len(end)) + end
 

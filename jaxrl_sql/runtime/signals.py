@@ -1,8 +1,8 @@
 """Turn Ctrl-C and SIGTERM into a stop request, which the training loop reads between steps.
 
 A preempted machine sends SIGTERM to some or all of a run's processes; they agree on their last step
-(`TrainingRun.agree_to_stop`). This replaces JAX's preemption service, whose handler of the same signal is restored on
-exit where Python can do so.
+(`TrainingRun.agree_to_stop`). The handlers here replace that of JAX's preemption service, which handles SIGTERM too.
+The earlier handlers are restored afterwards, except one that was not installed from Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType
 
 EXIT_INTERRUPTED, EXIT_ENDED = 130, 0
 """Exit codes of a run that was stopped by Ctrl-C, and by SIGTERM (it has saved a checkpoint and can resume)."""
-_IMPORTS = "<frozen importlib._bootstrap>"
+_IMPORT_FRAMES = "<frozen importlib._bootstrap>"
 """File name of the frames of Python's import system."""
 
 
@@ -29,11 +29,11 @@ def print_interruption() -> None:
 
 
 @contextmanager
-def leave_during_imports() -> Iterator[None]:
-    """End the process by Ctrl-C with one line while a module is imported.
+def exit_on_ctrl_c_during_imports() -> Iterator[None]:
+    """Within the context, end the process with one line if Ctrl-C arrives while a module is being imported.
 
-    An extension may turn an interrupted import into another error, or print a traceback and continue. Elsewhere Ctrl-C
-    raises KeyboardInterrupt. Another handler than Python's own is kept.
+    An extension may turn an interrupted import into another error, or print a traceback and continue. At other times
+    Ctrl-C raises KeyboardInterrupt as usual. If another handler than Python's default is installed, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,7 +45,7 @@ def leave_during_imports() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         inner = frame
         while inner is not None:
-            if inner.f_code.co_filename == _IMPORTS:
+            if inner.f_code.co_filename == _IMPORT_FRAMES:
                 print_interruption()
                 os._exit(EXIT_INTERRUPTED)
             inner = inner.f_back
@@ -66,7 +66,11 @@ def drop_output() -> None:
 
 @dataclass
 class StopRequest:
-    """A request to stop the run, its source, and the exit code that it then ends with; None without a request."""
+    """A request to stop the run: the exit code with which the run then ends (None: no request), and its source.
+
+    `source` is "Ctrl-C", "SIGTERM" or the text of another part of the program that stops the run; "" if another
+    process of the run got the request.
+    """
 
     exit_code: int | None = None
     source: str = ""
@@ -84,7 +88,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(notify: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Turn Ctrl-C and SIGTERM into a request; a second Ctrl-C is an ordinary KeyboardInterrupt."""
+    """Turn Ctrl-C and SIGTERM into a request; a second Ctrl-C is an ordinary KeyboardInterrupt.
+
+    `notify` shows a line to the user when a signal arrives.
+    """
     request = StopRequest()
 
     def ask(number: int, _frame: FrameType | None) -> None:

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Speed:
-    """Questions answered since the command started, tokens generated, and seconds spent (with compilation).
+    """Questions answered since the command started, tokens generated for them, and seconds of answering.
 
-    `clock` counts seconds. Answers of an earlier, interrupted command are not counted.
+    The seconds, `answering_s`, include compilation. `clock` counts seconds. Answers of an earlier, interrupted command
+    are not counted.
     """
 
     clock: Callable[[], float] = time.perf_counter
     questions: int = 0
     tokens: int = 0
-    answering: float = 0.0
+    answering_s: float = 0.0
     start_time: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -27,14 +28,14 @@ class Speed:
         self.start_time = self.clock()
 
     def add(self, questions: int, tokens: int, seconds: float) -> None:
-        """Count questions that were answered."""
+        """Count questions that were answered, the tokens generated for them, and the seconds that this took."""
         self.questions, self.tokens = self.questions + questions, self.tokens + tokens
-        self.answering += seconds
+        self.answering_s += seconds
 
     @property
     def tokens_per_s(self) -> float:
         """Return the generated tokens per second of answering."""
-        return self.tokens / self.answering if self.answering else 0.0
+        return self.tokens / self.answering_s if self.answering_s else 0.0
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics by name; times in seconds, memory in bytes."""
@@ -42,7 +43,7 @@ class Speed:
             "questions": self.questions,
             "tokens": self.tokens,
             "speed/tokens_per_s": self.tokens_per_s,
-            "time/answering": self.answering,
+            "time/answering": self.answering_s,
             "time/total": self.clock() - self.start_time,
             "memory/peak": peak_memory(),
         }

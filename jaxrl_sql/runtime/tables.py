@@ -27,9 +27,10 @@ def show_table(
     rows: Sequence[Sequence[str]],
     text_columns: Sequence[int] = (0,),
 ) -> None:
-    """Print a table; `text_columns` are left-aligned and the others right-aligned.
+    """Print a table; `text_columns` are the indices of left-aligned columns, the others are right-aligned.
 
-    Only text columns after the first may wrap: in a log at 160 characters, where lines have no trailing blanks.
+    Only text columns after the first may wrap. A log, a stream that is no terminal, is 160 characters wide, and its
+    lines have no trailing blanks.
     """
     is_terminal = stream.isatty()
     console = Console(file=stream, width=None if is_terminal else _LOG_WIDTH)

@@ -1,9 +1,13 @@
 """Read and write tokenizers of Hugging Face folders by `tokenizer.json`, regardless of the class that they name.
 
 The tokenizer classes of transformers apply their own rules, which differ between versions: LlamaTokenizerFast, named in
-the folder of a byte-level tokenizer, drops spaces. So the general class wraps `tokenizer.json`. The other files only
-add roles of special tokens, further tokens with their ids, and the chat template. Folders are written so that
-transformers 4 and 5 give equal ids. transformers is imported on the first call.
+the folder of a byte-level tokenizer, drops spaces. So the general class, `PreTrainedTokenizerFast`, wraps
+`tokenizer.json`. The other files only add roles of special tokens (`bos_token`, `eos_token`, …), further tokens with
+their ids, and the chat template. Folders are written so that transformers 4 and 5 give equal ids. transformers is
+imported on the first call.
+
+"Fields" are the values of a tokenizer's JSON files, such as `tokenizer_config.json`. "Added" tokens are those that a
+tokenizer searches in a text before it applies its vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 ADDED_FILE = "added_tokens.json"
-# Field with the tokenizer's own template in folders whose chat template includes the prefill of the answer.
+# An exported folder's chat template may include the prefill, the start of each answer, for other programs. This field
+# then has the tokenizer's original template, which `read_tokenizer` uses.
 OWN_TEMPLATE = "jaxrl_sql_chat_template"
 _VOCABULARIES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json")
 # Files of an earlier tokenizer, which transformers would combine with the written ones.
@@ -28,7 +33,8 @@ _OTHER_FILES = (ROLES_FILE, ADDED_FILE, TEMPLATE_FILE)
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _DEFAULT_ROLES = ("bos_token", "eos_token", "unk_token")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
-_KEPT = ("model_max_length", "padding_side", "truncation_side")
+# Fields that are copied from the files read and to the files written.
+_COPIED_FIELDS = ("model_max_length", "padding_side", "truncation_side")
 _MAX_LENGTH = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
 _SQL = "SELECT a FROM b WHERE c = 1"
 # Test texts: leading and repeated spaces, line ends, case, accents in both forms, digits, other scripts, signs.
@@ -44,9 +50,9 @@ _TEXTS = (
 
 
 def general_tokenizer(raw: Any, **fields: Any) -> Tokenizer:
-    """Wrap a tokenizer of the package tokenizers in transformers' general class; `raw` must not be used afterwards.
+    """Wrap `raw`, a `tokenizers.Tokenizer`, in transformers' general class; `raw` must not be used afterwards.
 
-    Ids are those of `raw`, and decoding does not change spaces.
+    `fields` are arguments of that class. Ids are those of `raw`, and decoding does not change spaces.
     """
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
@@ -71,7 +77,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     if not any((folder / name).is_file() for name in names):
         raise InputError(f"tokenizer: {folder} has no {' or '.join(names)}: set data.tokenizer.path")
     try:
-        return _as_written(folder) if (folder / TOKENIZER_FILE).is_file() else _by_class(folder)
+        return _from_tokenizer_json(folder) if (folder / TOKENIZER_FILE).is_file() else _from_named_class(folder)
     except InputError:
         raise
     except Exception as error:  # transformers raises errors of many types for invalid files
@@ -84,8 +90,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         raise InputError(f"tokenizer: {folder} cannot be loaded ({reason or repr(error)})") from error
 
 
-def _as_written(folder: Path) -> Tokenizer:
-    """Wrap a folder's tokenizer.json; tokens of other files without a stated id are omitted."""
+def _from_tokenizer_json(folder: Path) -> Tokenizer:
+    """Wrap a folder's tokenizer.json; tokens of other files for which no file has an id are omitted."""
     import tokenizers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     raw, fields = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
@@ -93,15 +99,16 @@ def _as_written(folder: Path) -> Tokenizer:
     _add_configured_tokens(raw, folder, fields)
     added = _added_tokens(raw)
     roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
-    # transformers treats a role's token as added: with a padding token `!`, it would split `!=`.
+    # transformers adds the tokens of roles that it gets as arguments: with a padding token `!`, it would split `!=`.
+    # So ordinary tokens of the vocabulary get their roles below, by assignment, which adds nothing.
     role_tokens = {name: text for name, text in roles.items() if text in added or is_tag(text)}
-    listed = (text for text in _unnamed_specials(fields) if raw.token_to_id(text) is not None)
-    limits = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
+    extra_specials = (text for text in _specials_without_role(fields) if raw.token_to_id(text) is not None)
+    copied_fields = {name: fields[name] for name in _COPIED_FIELDS if fields.get(name) is not None}
     tokenizer = general_tokenizer(
         raw,
-        extra_special_tokens=[text for text in listed if text in added or is_tag(text)],
+        extra_special_tokens=[text for text in extra_specials if text in added or is_tag(text)],
         chat_template=_chat_template(folder, fields),
-        **limits,
+        **copied_fields,
         **role_tokens,
     )
     for name in roles.keys() & set(_ROLES) - role_tokens.keys():
@@ -110,44 +117,47 @@ def _as_written(folder: Path) -> Tokenizer:
 
 
 def _add_configured_tokens(raw: Any, folder: Path, fields: Fields) -> None:
-    """Add tokens whose ids are stated in other files than tokenizer.json, and mark its model's control tokens as added.
+    """Add the tokens for which another file than tokenizer.json has an id.
 
-    Tokens that are added already keep their flags. Raises InputError for an id that conflicts with tokenizer.json.
+    These are tokens that tokenizer.json lacks, and control tokens that are in its vocabulary but not yet added. Tokens
+    that are added already keep their flags. Raises InputError for an id that conflicts with tokenizer.json.
     """
-    stated = sorted(_explicit_ids(folder, fields), key=lambda entry: entry[0])
-    present = _added_tokens(raw)
+    configured = sorted(_configured_ids(folder, fields), key=lambda entry: entry[0])
+    already_added = _added_tokens(raw)
     new: Record = {}
-    for number, token, _ in stated:
+    for token_id, token, _ in configured:
         text = token.content
-        is_control = raw.token_to_id(text) == number and (token.special or is_tag(text))
-        if text not in present and (raw.token_to_id(text) is None or is_control):
+        is_control = raw.token_to_id(text) == token_id and (token.special or is_tag(text))
+        if text not in already_added and (raw.token_to_id(text) is None or is_control):
             new.setdefault(text, token)
     raw.add_tokens([*new.values()])
-    for number, token, file in stated:
-        if (actual := raw.token_to_id(token.content)) != number:
+    for token_id, token, file in configured:
+        if (actual_id := raw.token_to_id(token.content)) != token_id:
             raise InputError(
-                f"tokenizer: {folder / file} gives {token.content!r} the id {number}, and {TOKENIZER_FILE} the id "
-                f"{actual}: copy both files from the model's source, or set data.tokenizer.path"
+                f"tokenizer: {folder / file} gives {token.content!r} the id {token_id}, and {TOKENIZER_FILE} the id "
+                f"{actual_id}: copy both files from the model's source, or set data.tokenizer.path"
             )
 
 
-def _explicit_ids(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]]:
+def _configured_ids(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]]:
     """Yield (id, token, file name) of each token with an id in another file than tokenizer.json."""
     from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
-    for number, token in (fields.get("added_tokens_decoder") or {}).items():
-        if text := _text(token):
-            yield int(number), AddedToken(text, **{flag: token[flag] for flag in _FLAGS if flag in token}), FIELDS_FILE
-    special = {*_unnamed_specials(fields), *(text for _, text in _roles(fields))}
-    for text, number in _read(folder / ADDED_FILE).items():
-        yield number, AddedToken(text, special=text in special, normalized=text not in special), ADDED_FILE
+    for token_id, token in (fields.get("added_tokens_decoder") or {}).items():
+        if text := _token_text(token):
+            flags = {flag: token[flag] for flag in _FLAGS if flag in token}
+            yield int(token_id), AddedToken(text, **flags), FIELDS_FILE
+    special = {*_specials_without_role(fields), *(text for _, text in _roles(fields))}
+    for text, token_id in _read_json(folder / ADDED_FILE).items():
+        yield token_id, AddedToken(text, special=text in special, normalized=text not in special), ADDED_FILE
 
 
 def _added_tokens(raw: Any) -> set[str]:
     return {token.content for token in raw.get_added_tokens_decoder().values()}
 
 
-def _read(path: Path) -> Record:
+def _read_json(path: Path) -> Record:
+    """Return the object in a JSON file; empty if there is no file."""
     fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if not isinstance(fields, dict):
         raise InputError(f"tokenizer: {path}: a JSON object is expected")
@@ -155,28 +165,34 @@ def _read(path: Path) -> Record:
 
 
 def _fields(folder: Path) -> Record:
-    """Return a tokenizer's fields; as in transformers, a file that lists the added tokens (newer form) wins."""
-    fields, roles = _read(folder / FIELDS_FILE), _read(folder / ROLES_FILE)
+    """Return a tokenizer's fields, those of the file of roles included.
+
+    As in transformers, `tokenizer_config.json` has precedence if it lists the added tokens, else the file of roles.
+    """
+    fields, roles = _read_json(folder / FIELDS_FILE), _read_json(folder / ROLES_FILE)
     return {**roles, **fields} if "added_tokens_decoder" in fields else {**fields, **roles}
 
 
-def _text(token: Any) -> str | None:
-    """Return the text of a token, given as text or as fields; None for other values, such as `add_bos_token`."""
+def _token_text(token: Any) -> str | None:
+    """Return the text of a token, a text or an object with `content`; None for other values of a field."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
 
 
 def _roles(fields: Fields) -> Iterator[tuple[str, str]]:
-    """Yield (role, text) of each special token: the standard roles and a model's own."""
+    """Yield (role, text) of each special token with a role: the standard roles, and those that only this model has."""
     extra = fields.get("extra_special_tokens")
-    named = {**fields, **(extra if isinstance(extra, Mapping) else {})}
-    yield from ((name, text) for name, token in named.items() if name.endswith("_token") and (text := _text(token)))
+    candidates = {**fields, **(extra if isinstance(extra, Mapping) else {})}
+    for name, token in candidates.items():
+        # `add_bos_token` is a field with such a name, too, but its value is no token.
+        if name.endswith("_token") and (text := _token_text(token)):
+            yield name, text
 
 
-def _unnamed_specials(fields: Fields) -> list[str]:
+def _specials_without_role(fields: Fields) -> list[str]:
     """Return the texts of special tokens without roles."""
     lists = (fields.get(name) for name in ("extra_special_tokens", "additional_special_tokens"))
-    texts = (_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)
+    texts = (_token_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)
     return [*dict.fromkeys(text for text in texts if text)]
 
 
@@ -185,10 +201,10 @@ def _default_roles(fields: Fields) -> dict[str, str]:
     import transformers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     absent = [name for name in _DEFAULT_ROLES if name not in fields]
-    named = getattr(transformers, str(fields.get("tokenizer_class")), None) if absent else None
-    if not isinstance(named, type):
+    tokenizer_class = getattr(transformers, str(fields.get("tokenizer_class")), None) if absent else None
+    if not isinstance(tokenizer_class, type):
         return {}
-    parameters = inspect.signature(named).parameters
+    parameters = inspect.signature(tokenizer_class).parameters
     defaults = {name: parameters[name].default for name in absent if name in parameters}
     texts = {name: getattr(token, "content", token) for name, token in defaults.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
@@ -216,17 +232,20 @@ def _chat_template(folder: Path, fields: Fields) -> Any:
     return templates["default"] if templates.keys() == {"default"} else templates
 
 
-def _by_class(folder: Path) -> Tokenizer:
-    """Read a folder without tokenizer.json by the class of transformers that it names, unless that loses blanks."""
+def _from_named_class(folder: Path) -> Tokenizer:
+    """Read a folder without tokenizer.json by the class of transformers that it names.
+
+    Raises InputError if the class loses spaces, which it does for some folders.
+    """
     from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     tokenizer.clean_up_tokenization_spaces = False
     tokenizer.chat_template = _fields(folder).get(OWN_TEMPLATE) or tokenizer.chat_template
-    again = tokenizer.decode(tokenizer.encode(_SQL, add_special_tokens=False))
-    if again.count(" ") < _SQL.count(" "):
+    decoded = tokenizer.decode(tokenizer.encode(_SQL, add_special_tokens=False))
+    if decoded.count(" ") < _SQL.count(" "):
         raise InputError(
-            f"tokenizer: {folder} has no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
+            f"tokenizer: {folder} has no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {decoded!r} "
             f"of {_SQL!r}: copy {TOKENIZER_FILE} from the model's source, or set data.tokenizer.path"
         )
     return tokenizer
@@ -259,19 +278,21 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "chat_template": template or None,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        **{name: getattr(tokenizer, name) for name in _KEPT},
+        **{name: getattr(tokenizer, name) for name in _COPIED_FIELDS},
         **_special_fields(tokenizer, _added_tokens(backend)),
         **_prefix_field(backend),
     }
     fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _MAX_LENGTH else None
-    written = {name: value for name, value in fields.items() if value is not None}
-    _write_fields(folder / FIELDS_FILE, written)
+    _write_fields(folder / FIELDS_FILE, {name: value for name, value in fields.items() if value is not None})
 
 
 def replace_chat_template(folder: Path, template: str) -> None:
-    """Write a chat template for other programs to a saved tokenizer's folder; `read_tokenizer` reads the original."""
+    """Write a chat template for other programs to a saved tokenizer's folder.
+
+    The original template stays in the field `OWN_TEMPLATE`, which `read_tokenizer` reads.
+    """
     path = folder / FIELDS_FILE
-    fields = _read(path)
+    fields = _read_json(path)
     original = _chat_template(folder, fields)
     replaced: Any = template
     if isinstance(original, Mapping):
@@ -288,40 +309,45 @@ def _write_fields(path: Path, fields: Fields) -> None:
 
 
 def _special_fields(tokenizer: Tokenizer, added: Collection[str]) -> Record:
-    """Return the roles of special tokens; a model's own as a mapping, because transformers 4 accepts no list.
+    """Return the fields of special tokens: their roles, and those without a role.
 
-    Roles other than bos and eos are omitted if their token is an ordinary one.
+    Roles that only this model has are a mapping in `extra_special_tokens`, because transformers 4 accepts no list
+    there. Roles other than bos and eos are omitted if their token is not an added token.
     """
-    named = {name: text for name, token in tokenizer.special_tokens_map.items() if (text := _text_of(token))}
-    named = {name: text for name, text in named.items() if text in added or name in ("bos_token", "eos_token")}
-    further = {name: text for name, text in named.items() if name not in _ROLES}
-    listed = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
-    roles: Record = {name: text for name, text in named.items() if name in _ROLES}
-    return roles | {"extra_special_tokens": further or None, "additional_special_tokens": listed or None}
+    tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if _is_single_token(token)}
+    tokens = {name: text for name, text in tokens.items() if text in added or name in ("bos_token", "eos_token")}
+    further_roles = {name: text for name, text in tokens.items() if name not in _ROLES}
+    without_role = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
+    roles: Record = {name: text for name, text in tokens.items() if name in _ROLES}
+    return roles | {"extra_special_tokens": further_roles or None, "additional_special_tokens": without_role or None}
 
 
-def _text_of(token: Any) -> str | None:
-    return None if token is None or isinstance(token, list) else str(token)
+def _is_single_token(token: Any) -> bool:
+    return token is not None and not isinstance(token, list) and bool(str(token))
 
 
 def _prefix_field(backend: Any) -> dict[str, bool]:
     """Return `add_prefix_space` of tokenizer.json as a field, because transformers 4 overrides it by the field."""
-    cut = backend.pre_tokenizer
-    begins = json.loads(cut.__getstate__()).get("add_prefix_space") if cut is not None else None
-    return {} if begins is None else {"add_prefix_space": begins}
+    pre_tokenizer = backend.pre_tokenizer
+    state = json.loads(pre_tokenizer.__getstate__()) if pre_tokenizer is not None else {}
+    add_prefix_space = state.get("add_prefix_space")
+    return {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
 
 
 def has_equal_tokens(first: Any, second: Any) -> bool:
-    """Return whether two tokenizers of one vocabulary give equal ids for test texts, each token, and added tokens."""
+    """Return whether two tokenizers of one vocabulary give equal ids.
+
+    Compared are test texts, the text of each token, and texts that contain an added token of `second`.
+    """
     added = [str(token) for token in second.added_tokens_decoder.values()]
     texts = [*_TEXTS, *second.batch_decode([[i] for i in range(len(second))])]
     texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
-    ids, expected = (each(texts, add_special_tokens=False)["input_ids"] for each in (first, second))
-    return bool(ids == expected)
+    first_ids, second_ids = (tokenizer(texts, add_special_tokens=False)["input_ids"] for tokenizer in (first, second))
+    return bool(first_ids == second_ids)
 
 
 def misreading_class(folder: Path, tokenizer: Tokenizer) -> str:
-    """Return the class with which AutoTokenizer gives other ids than the saved tokenizer; empty if ids are equal.
+    """Return the name of the class that AutoTokenizer uses if its ids differ from the saved tokenizer's; else "".
 
     For some families, such as qwen2, transformers 5 ignores the class that the folder names.
     """

@@ -26,10 +26,13 @@ class Tracker(Protocol):
         """Log the finite numbers of a step; texts are omitted."""
 
     def trace(self, step: int, question: str, answer: str, metadata: Fields) -> None:
-        """Log an answer to a question with its metadata, if the tracker supports traces."""
+        """Log an answer to a question as a trace, with its metadata by name, if the tracker supports traces."""
 
     def rewind(self, lines: list[Record], step: int) -> None:
-        """Hide later steps than `step`; `lines` are the metrics up to it, and those of `step` may be logged again."""
+        """Hide the logged steps after `step`, from which the run resumes.
+
+        `lines` are the metrics up to `step`. A tracker that can only hide `step` too logs its metrics again.
+        """
 
     def close(self) -> None:
         """Flush and close; a second call does nothing."""
@@ -71,11 +74,10 @@ class TensorBoard:
     def _write(self, event: Event) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            suffix = (
-                f".{len(list(self._folder.glob('*')))}"  # names contain seconds: two files could have the same name
-            )
+            # The library's file names contain the time in seconds; the number of files makes them unique.
+            suffix = f".{len(list(self._folder.glob('*')))}"
             self._file = EventsWriter(str(self._folder / "events"), suffix)
-            if self._purge_step is not None:
+            if self._purge_step is not None:  # after this event TensorBoard hides earlier events from the step on
                 log = SessionLog(status=SessionLog.START)
                 self._file.write_event(Event(step=self._purge_step, wall_time=time.time(), session_log=log))
         self._file.write_event(event)
@@ -89,11 +91,11 @@ class WeightsAndBiases:
     """
 
     def __init__(self, folder: Path, project: str, config: Fields) -> None:
-        wandb, name = _package("wandb"), _name(folder, "wandb")
+        wandb, run_id = _import_package("wandb"), _run_id(folder, "wandb")
         try:
             self._run = wandb.init(
                 project=project,
-                id=name,
+                id=run_id,
                 name=folder.name,
                 dir=str(folder),
                 config=dict(config),
@@ -125,17 +127,17 @@ class WeightsAndBiases:
 
 
 class Trackio:
-    """Log numbers and traces to Trackio's local store (see `trackio show`), or where its variables point.
+    """Log numbers and traces to Trackio's local store (see `trackio show`), or where its environment variables point.
 
     A resumed run logs to the same Trackio run. Raises InputError if the package is missing or fails to start.
     """
 
     def __init__(self, folder: Path, project: str, config: Fields) -> None:
-        self._trackio, name = _package("trackio"), _name(folder, "trackio")
+        self._trackio, run_id = _import_package("trackio"), _run_id(folder, "trackio")
         try:
             self._run = self._trackio.init(
                 project=project,
-                name=f"{folder.name}-{name}",
+                name=f"{folder.name}-{run_id}",
                 config=json.loads(json.dumps(config)),
                 resume="allow",
                 embed=False,
@@ -168,7 +170,11 @@ class Trackio:
 def open_trackers(
     folder: Path, names: Sequence[str], project: str, config: Fields, is_first: bool = True
 ) -> tuple[Tracker, ...]:
-    """Return a run's trackers in the order of their names; empty unless this is the first process."""
+    """Return the trackers with these names for a run; empty unless this is the first of the run's processes.
+
+    `names` are of `tensorboard`, `wandb` and `trackio`; `project` is the project of the last two, and `config` the
+    settings that they show.
+    """
     if not is_first:
         return ()
     factories: dict[str, Callable[[], Tracker]] = {
@@ -179,19 +185,19 @@ def open_trackers(
     return tuple(factories[name]() for name in dict.fromkeys(names))
 
 
-def _package(name: str) -> ModuleType:
+def _import_package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise InputError(f"run.trackers: the package {name} is missing (pip install 'jaxrl-sql[{name}]')") from error
 
 
-def _name(folder: Path, tracker: str) -> str:
-    """Return the tracker's name of a run, the same after each resumption."""
+def _run_id(folder: Path, tracker: str) -> str:
+    """Return the id of a run in a tracker; it is stored in the run folder, so a resumed run has the same id."""
     id_path = folder / f"{tracker}-id"
-    name = id_path.read_text(encoding="utf-8").strip() if id_path.exists() else uuid.uuid4().hex[:8]
-    id_path.write_text(name, encoding="utf-8")
-    return name
+    run_id = id_path.read_text(encoding="utf-8").strip() if id_path.exists() else uuid.uuid4().hex[:8]
+    id_path.write_text(run_id, encoding="utf-8")
+    return run_id
 
 
 def _numbers(values: Fields) -> list[tuple[str, float]]:

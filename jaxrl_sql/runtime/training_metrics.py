@@ -1,7 +1,8 @@
-"""The metrics that a run writes to `metrics.jsonl`: unit, formula and reading of each.
+"""The metrics that a run writes to `metrics.jsonl`, as rows of `metric_row.Metric`: unit, formula and reading of each.
 
-`docs/reference/metrics.md` is written from these rows (`scripts/write_reference.py`). Each name that a shipped recipe
-writes has a row; an own loss or reward may add names.
+`docs/reference/metrics.md` is written from these rows (`scripts/write_reference.py`). Each name that a recipe of the
+package writes has a row. A recipe is the prompt, answer format, reward and loss of a published method. A user's loss or
+reward may add names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ STEPS = "supervised and GRPO steps"
 GRPO = "GRPO steps"
 ROLLOUT = "GRPO steps that sample"
 EVAL = "evaluations"
-"""The lines of `metrics.jsonl` that have a metric; others are conditions in settings."""
+"""Values of `Metric.when`: the lines of `metrics.jsonl` that have the metric; others are conditions on settings."""
 
 
 TRAINING = (
@@ -146,7 +147,8 @@ TRAINING = (
             ),
             Metric(
                 "policy/clip_fraction_high", "share", "tokens with A > 0 and π / π_old > 1 + clip.high / tokens",
-                "As the low one. Rare tokens are clipped first (DAPO, arXiv:2503.14476, sec. 3.1).", GRPO,
+                "As `policy/clip_fraction_low`. Rare tokens are clipped first (DAPO, arXiv:2503.14476, sec. 3.1).",
+                GRPO,
             ),
             Metric(
                 "policy/importance_weight", "ratio", "mean of min(π_old / μ, `grpo.loss.tis_clip_max`)",

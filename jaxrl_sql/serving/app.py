@@ -1,4 +1,7 @@
-"""The routes of the server: chat and completions, whole or streamed, the models, and its health."""
+"""The routes of the server: chat and completions, whole or streamed, the models, and its health.
+
+Each request becomes a job of the `Batcher`, whose thread runs the engine and sends samples back as events.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from jaxrl_sql.runtime.loopback import is_loopback_host
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serving.chats import DEFAULT_CHAT_SETTINGS, ChatSettings
 from jaxrl_sql.serving.parameters import RefusedError, check_query
-from jaxrl_sql.serving.protocol import ApiRequest, ChatRequest, CompletionRequest, ResponseBuilder, read
+from jaxrl_sql.serving.protocol import ApiRequest, ChatRequest, CompletionRequest, ResponseBuilder, parse_request
 from jaxrl_sql.types import InputError, Record
 
 MAX_BODY_BYTES = 16 << 20
@@ -29,18 +32,21 @@ MAX_BODY_BYTES = 16 << 20
 
 
 class _PendingAnswer:
-    """A job and its events, in a client's event loop."""
+    """A request whose job is queued, and the job's events, in the server's event loop.
+
+    Raises RefusedError and InputError for an invalid request, and QueueFullError.
+    """
 
     def __init__(
         self, request: ApiRequest, batcher: Batcher, max_tokens: int, chats: Mapping[str, ChatSettings]
     ) -> None:
         engine = _engine(batcher, request.model)
         prompts = request.prompts(engine, chats.get(request.model, DEFAULT_CHAT_SETTINGS))
-        self.writer = ResponseBuilder(request, prompts, engine)
+        self.response_builder = ResponseBuilder(request, prompts, engine)
         self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def emit(event: Sample | Exception) -> None:
+        def emit(event: Sample | Exception) -> None:  # called in the batcher's thread
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self.events.put_nowait, event)
 
@@ -49,7 +55,10 @@ class _PendingAnswer:
         batcher.submit(self.job)
 
     async def samples(self) -> AsyncIterator[Sample]:
-        """Yield samples until all are finished; closing the iterator cancels the job."""
+        """Yield samples, of a streamed job also partial ones, until all are finished.
+
+        Closing the iterator cancels the job. Raises RefusedError if the job fails.
+        """
         remaining = self.job.n_samples
         try:
             while remaining:
@@ -60,24 +69,24 @@ class _PendingAnswer:
                     raise RefusedError("the engine failed; the server's log has the reason", status=500)
                 if event.error:
                     raise RefusedError(event.error)
-                remaining -= bool(event.finish_reason)
+                remaining -= bool(event.finish_reason)  # a partial sample has none
                 yield event
         finally:
             self.job.cancelled = bool(remaining)
 
     async def complete(self) -> Record:
         """Wait for all samples and return the answer."""
-        return self.writer.complete([sample async for sample in self.samples()])
+        return self.response_builder.complete([sample async for sample in self.samples()])
 
     async def stream(self) -> AsyncIterator[str]:
         """Yield the answer as server-sent events."""
         try:
             async for sample in self.samples():
-                if event := self.writer.event(sample):
+                if event := self.response_builder.event(sample):
                     yield f"data: {json.dumps(event)}\n\n"
-            options = self.writer.request.stream_options
+            options = self.response_builder.request.stream_options
             if options and options.include_usage:
-                yield f"data: {json.dumps(self.writer.usage_event())}\n\n"
+                yield f"data: {json.dumps(self.response_builder.usage_event())}\n\n"
         except RefusedError as error:
             yield f"data: {json.dumps(error.body())}\n\n"
         yield "data: [DONE]\n\n"
@@ -118,14 +127,15 @@ def make_app(
 ) -> Starlette:
     """Return the application; a completion has at most `max_tokens` tokens.
 
-    `chats` are the chats of trained models by name.
-    `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
+    `chats` are the chat settings of trained models by the name of the model. `on_loopback`: the server listens on
+    loopback, so it refuses requests whose Host header names another host, against DNS rebinding from web pages.
     """
 
     def completion_endpoint(request_type: type[ApiRequest]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
             check_query(http.query_params)
-            pending = _PendingAnswer(read(request_type, await _body(http)), batcher, max_tokens, chats)
+            request = parse_request(request_type, await _body(http))
+            pending = _PendingAnswer(request, batcher, max_tokens, chats)
             if pending.job.is_streamed:
                 return StreamingResponse(pending.stream(), media_type="text/event-stream")
             return await _complete_answer(http, pending)
@@ -159,7 +169,7 @@ def make_app(
 
 
 async def _complete_answer(http: HttpRequest, pending: _PendingAnswer) -> Response:
-    """Return the answer; cancel it if the client disconnects."""
+    """Return the answer, or an empty response with status 499 if the client disconnects; the job is then cancelled."""
     answer = asyncio.ensure_future(pending.complete())
     disconnected = asyncio.ensure_future(_wait_for_disconnect(http))
     try:

@@ -1,8 +1,8 @@
 """Batch requests of many clients into calls of the engine, in one thread.
 
 The engine runs one call at a time. Meanwhile requests wait in a bounded queue. The next call takes requests for the
-model of the oldest one, up to the number of decode slots. Clients receive finished samples at once, and partial ones
-if they stream. A client that disconnects frees its slots.
+model of the oldest request, up to the number of decode slots; a slot decodes one sample. Clients receive finished
+samples at once, and partial ones if they stream. A client that disconnects frees its slots.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class QueueFullError(JaxrlSqlError):
 
 @dataclass(eq=False)
 class Job:
-    """A client's request: prompts for a model by name, and the callback `emit`, called in the batcher's thread.
+    """A client's request: prompts for the model with the name `model`, and the callback `emit`.
 
-    `emit` gets each finished sample, partial samples (without a finish_reason) if `is_streamed`, or the error that
-    ended the job. `cancelled` may be set at any time.
+    `emit` is called in the batcher's thread. It gets each finished sample, partial samples (without a finish_reason) if
+    `is_streamed`, or the error that ended the job. A client may set `cancelled` at any time.
     """
 
     model: str
@@ -56,10 +56,10 @@ class Job:
 
 
 class Batcher:
-    """Runs the jobs of any number of clients on the engines of models by name, while it is `running`.
+    """Runs the jobs of any number of clients on `engines`, by the name of the model, while it is `running`.
 
-    At most `capacity` jobs wait, cancelled ones not counted; one more raises QueueFullError. Only one engine holds a
-    KV cache at a time.
+    At most `capacity` jobs wait, cancelled ones not counted; a further job raises QueueFullError. Only one engine holds
+    a KV cache at a time.
     """
 
     def __init__(self, engines: Mapping[str, Engine], capacity: int) -> None:
@@ -67,9 +67,9 @@ class Batcher:
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._call_seconds = 1.0
+        self._call_seconds = 1.0  # of the last call: the wait that a refused client is advised
         self._running = self._cancelled = 0
-        self._mesh = jax.sharding.get_mesh()  # a thread has its own
+        self._mesh = jax.sharding.get_mesh()  # the current mesh belongs to a thread, so `_run` sets it again
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
 
     @contextmanager
@@ -110,12 +110,12 @@ class Batcher:
 
     def _run(self) -> None:
         with contextlib.nullcontext() if self._mesh.empty else jax.set_mesh(self._mesh):
-            last = ""
-            while jobs := self._next():
+            last_model = ""
+            while jobs := self._next_jobs():
                 model = jobs[0].model
-                if last not in ("", model):
-                    self.engines[last].release()
-                last, start_time = model, time.monotonic()
+                if last_model not in ("", model):
+                    self.engines[last_model].release()
+                last_model, start_time = model, time.monotonic()
                 self._running = len(jobs)
                 try:
                     self._call(self.engines[model], jobs)
@@ -127,8 +127,8 @@ class Batcher:
                 self._running = 0
                 self._call_seconds = time.monotonic() - start_time
 
-    def _next(self) -> list[Job]:
-        """Wait for jobs and return those of the next call, of one model and up to its slots; [] at the end."""
+    def _next_jobs(self) -> list[Job]:
+        """Wait for jobs and return those of the next call, of one model and up to its slots; [] once closed."""
         with self._changed:
             while True:
                 self._waiting = self._uncancelled_jobs()
@@ -151,8 +151,9 @@ class Batcher:
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
         """Run jobs as one call; each job gets the same samples as in a separate call."""
         pending = [(job, i) for job in jobs for i in range(len(job.prompts))]
-        prompts, numbers = [job.prompts[i] for job, i in pending], [i for _, i in pending]
-        request = GenerationRequest(prompts, [job.sampling for job, _ in pending], 0, None, numbers=numbers)
+        prompts, prompt_numbers = [job.prompts[i] for job, i in pending], [i for _, i in pending]
+        # Random keys derive from a prompt's number within its job, so other jobs do not change its samples.
+        request = GenerationRequest(prompts, [job.sampling for job, _ in pending], 0, None, numbers=prompt_numbers)
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:
@@ -169,10 +170,11 @@ class Batcher:
 
 
 _Pending = Sequence[tuple[Job, int]]
+"""The prompts of a call: each prompt's job, and its index in the job."""
 
 
 def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
-    """Pass samples to their clients; prompt indices are relative to each client's first prompt."""
+    """Pass samples to their jobs' clients, with the prompt's index in the job instead of that in the call."""
     for sample in samples:
         job, i = pending[sample.prompt_index]
         if not job.cancelled:
@@ -181,8 +183,8 @@ def _deliver(pending: _Pending, samples: Iterable[Sample]) -> None:
 
 def _partial_samples(pending: _Pending, call: EngineCall) -> Iterator[Sample]:
     """Yield the partial samples of streamed jobs."""
-    for number in call.partial:
-        prompt, index = call.global_index(number)
+    for completion_number in call.partial:
+        prompt, index = call.global_index(completion_number)
         if pending[prompt][0].is_streamed:
-            ids, logprobs, _ = call.current_turn(number)
+            ids, logprobs, _ = call.current_turn(completion_number)
             yield Sample(prompt, index, ids, logprobs, (), "", "")

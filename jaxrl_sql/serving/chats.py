@@ -1,4 +1,7 @@
-"""Chat settings of served models: the date and the prefill of their training."""
+"""Chat settings of served models: the date that their chat template prints, and the prefill, as in their training.
+
+The prefill is the start of each answer, such as `<think>`, which the prompt includes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ DEFAULT_CHAT_SETTINGS = ChatSettings()
 
 
 def served_chat(recipe: str, data: DataConfig) -> ChatSettings:
-    """Return the chat settings of a trained model; raises InputError for an unreadable recipe or template."""
+    """Return the chat settings of a model that was trained with a recipe and the settings `data` of its run.
+
+    Raises InputError for an unreadable recipe or template.
+    """
     return ChatSettings(data.chat.date, trained_prefill(recipe, data))
 
 

@@ -42,15 +42,15 @@ class _LoadingHandler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-class _Server(ThreadingHTTPServer):
-    """A server on a socket of its caller, which stays open when the server stops."""
+class _LoadingServer(ThreadingHTTPServer):
+    """A server on a listening socket of its caller, which stays open when the server stops."""
 
     daemon_threads = True
 
     def __init__(self, listener: socket.socket) -> None:
         handler = type("Handler", (_LoadingHandler,), {"start_time": time.monotonic()})
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
-        self.socket.close()
+        self.socket.close()  # the base class has created a socket of its own
         self.socket = listener
 
     def handle_error(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def reject_while_loading(listener: socket.socket) -> Iterator[None]:
     """Answer requests on a listening socket with 503 within the context."""
-    server = _Server(listener)
+    server = _LoadingServer(listener)
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), name="loading", daemon=True)
     thread.start()
     try:

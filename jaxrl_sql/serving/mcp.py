@@ -6,6 +6,7 @@ returns the first rows of its result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,8 @@ NEEDED = "the MCP server needs the package mcp: pip install 'jaxrl-sql[mcp]'"
 MAX_ROWS = 200
 """Default maximum number of rows that a tool returns."""
 LIMITS = {"timeout_ms": 30_000, "engine_timeout_ms": 30_000, "vm_steps": 3_000_000_000, "max_bytes": 16 << 20}
+"""Default limits of a query: settings of the section `executor`."""
+# Largest length of a cell (characters, or bytes of binary data) and of a schema (characters) in a reply.
 _MAX_CELL = 2_000
 _MAX_SCHEMA = 40_000
 
@@ -33,9 +36,10 @@ _MAX_SCHEMA = 40_000
 class McpDatabase:
     """Read-only access to a database: queries, plans and schema. `name` is a file, or the URL of a server.
 
-    A result has up to `max_rows` rows. For a database of another engine than SQLite, `leave_out` are tables and columns
-    that its sample omits, and `stand_in` is a SQLite file shown instead of a sample. `hide` are columns of a SQLite
-    file that queries may not read. `report` gets lines about tables that the schema omits.
+    A result has up to `max_rows` rows. The schema of a database of another engine than SQLite is that of a sample, a
+    small SQLite file. `leave_out` are tables and columns ("TABLE", "TABLE.COLUMN") that this sample omits, and
+    `stand_in` is a SQLite file shown instead of the sample. `hide` are columns ("TABLE.COLUMN") of a SQLite file that
+    queries may not read. `report` gets lines about tables that the schema omits.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class McpDatabase:
         self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
         self.address = open_url(name) if is_external(name) else str(Path(name))
         limits = executor.limits
-        truncation: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
+        truncation: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}  # "cut" instead of failing the query
         engine_limits = limits.other_engines
         self.limits = limits.replace(
             **truncation, other_engines=engine_limits.replace(**truncation) if engine_limits else None
@@ -68,16 +72,17 @@ class McpDatabase:
 
     def query(self, sql: str) -> dict[str, Any]:
         """Run one read-only statement and return its first rows; raises JaxrlSqlError, with a hint, if it fails."""
-        return table(self.executor.execute(self.address, sql, limits=self.limits))
+        return json_table(self.executor.execute(self.address, sql, limits=self.limits))
 
     def explain(self, sql: str) -> dict[str, Any]:
         """Return the engine's plan of a statement without running it; raises JaxrlSqlError if it has none."""
-        return table(self.executor.explain(self.address, sql, limits=self.limits))
+        return json_table(self.executor.explain(self.address, sql, limits=self.limits))
 
     def schema(self, tables: Sequence[str] | None) -> str:
-        """Return some tables and views (None: all) as CREATE TABLE statements, or only names if there are too many.
+        """Return tables and views as CREATE TABLE statements, or only names if the statements are too long.
 
-        Views are named as such, and so are tables and columns that SQLite cannot read.
+        `tables` names some of them; None: all. A comment at the end lists which of them are views, and for a full
+        schema the tables and columns that SQLite cannot read. Raises JaxrlSqlError for an unknown name.
         """
         from jaxrl_sql.text2sql.schema.quote import quote_name
         from jaxrl_sql.text2sql.schema.read import read_schema
@@ -95,7 +100,8 @@ class McpDatabase:
         )
         text = ddl(selection)
         views = [quote_name(view.name) for view in full_schema.views if view in selection.tables]
-        notes = [f"views: {', '.join(views)}"] * bool(views) + list(() if requested else full_schema.omissions)
+        notes = [f"views: {', '.join(views)}"] if views else []
+        notes += () if requested else full_schema.omissions
         comments = "".join(f"\n\n-- {line}" for line in notes)[:_MAX_SCHEMA]
         if len(text) <= _MAX_SCHEMA:
             return text + comments
@@ -103,21 +109,24 @@ class McpDatabase:
         return f"{names}\n(names only, because the schema is long: pass `tables` to see types and keys)"
 
 
-def table(outcome: Outcome) -> dict[str, Any]:
-    """Return a result in the types of JSON; raises JaxrlSqlError with status, reason and hint for a failed query."""
+def json_table(outcome: Outcome) -> dict[str, Any]:
+    """Return a query's result in the types of JSON: `columns`, `rows`, and `is_cut` if there were more rows.
+
+    Raises JaxrlSqlError with status, reason and hint for a failed query.
+    """
     if outcome.status != "ok":
         parts = [outcome.status, *(part for part in (outcome.error, outcome.hint) if part)]
         raise JaxrlSqlError(": ".join(parts[:2]) + (f" ({parts[2]})" if len(parts) > 2 else ""))
-    rows = [[cell(value) for value in row] for row in outcome.rows]
+    rows = [[json_cell(value) for value in row] for row in outcome.rows]
     return {"columns": outcome.columns, "rows": rows, "is_cut": outcome.is_cut}
 
 
-def cell(value: Any) -> Any:
-    """Return a value for JSON: large integers as text, bytes in hexadecimal, long texts truncated."""
+def json_cell(value: Any) -> Any:
+    """Return a value for JSON: large integers and infinities as text, bytes in hexadecimal, long texts truncated."""
     if value is None or isinstance(value, bool | int):
         return exact(value)
     if isinstance(value, float):
-        return value if value - value == 0 else str(value)  # JSON has no infinity
+        return value if math.isfinite(value) else str(value)  # JSON has no infinity
     text = f"x'{value[:_MAX_CELL].hex()}'" if isinstance(value, bytes) else str(value)
     text = text.encode("utf-8", errors="replace").decode("utf-8")
     return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}… ({len(text)} characters)"
@@ -142,7 +151,11 @@ def answer_question(database: McpDatabase, asker: Asker, question: str, evidence
 
 
 def make_server(database: McpDatabase, asker: Asker | None) -> Any:
-    """Return the server with a database's tools; the tool that answers questions needs an `asker`."""
+    """Return the MCP server (of the package mcp) with a database's tools.
+
+    The tool that answers questions is present if there is an `asker`, a model. Raises InputError if the package is
+    missing.
+    """
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -152,7 +165,7 @@ def make_server(database: McpDatabase, asker: Asker | None) -> Any:
     server = MCPServer(
         "jaxrl-sql", log_level="WARNING", instructions="Look at the schema, then query: nothing can be written."
     )
-    reads = ToolAnnotations(read_only_hint=True, destructive_hint=False)
+    read_only = ToolAnnotations(read_only_hint=True, destructive_hint=False)
 
     def as_tool(call: Callable[[], Any]) -> Any:
         try:
@@ -160,13 +173,13 @@ def make_server(database: McpDatabase, asker: Asker | None) -> Any:
         except (JaxrlSqlError, ExecutorError) as error:
             raise ToolError(str(error)) from error
 
-    @server.tool(annotations=reads)
+    @server.tool(annotations=read_only)
     def schema(tables: list[str] | None = None) -> str:
         """Show the tables and views as CREATE TABLE statements; `tables` names some of them."""
         text: str = as_tool(lambda: database.schema(tables))
         return text
 
-    @server.tool(annotations=reads)
+    @server.tool(annotations=read_only)
     def query(sql: str) -> dict[str, Any]:
         """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more).
 
@@ -175,7 +188,7 @@ def make_server(database: McpDatabase, asker: Asker | None) -> Any:
         rows: dict[str, Any] = as_tool(lambda: database.query(sql))
         return rows
 
-    @server.tool(annotations=reads)
+    @server.tool(annotations=read_only)
     def explain(sql: str) -> dict[str, Any]:
         """Show the engine's plan for one SQL statement, without running it."""
         plan: dict[str, Any] = as_tool(lambda: database.explain(sql))
@@ -184,7 +197,7 @@ def make_server(database: McpDatabase, asker: Asker | None) -> Any:
     if asker is not None:
         model = asker
 
-        @server.tool(annotations=reads)
+        @server.tool(annotations=read_only)
         def ask(question: str, evidence: str = "") -> dict[str, Any]:
             """Have a model write the SQL that answers a question, run it, and return both.
 
@@ -208,7 +221,10 @@ def open_database(
     max_rows: int = MAX_ROWS,
     report: Callable[[str], object] = log_line,
 ) -> Iterator[McpDatabase]:
-    """Open a database, a SQLite file or a server's URL; raises InputError if it cannot be read."""
+    """Open a database, a SQLite file or a server's URL, with an executor; the parameters are those of `McpDatabase`.
+
+    Raises InputError if the database cannot be read, and for an unknown name in `leave_out` or `hide`.
+    """
     with make_executor(config, hide) as executor:
         database = McpDatabase(name, stand_in, executor, max_rows, leave_out, hide, report)
         try:

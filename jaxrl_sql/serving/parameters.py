@@ -1,4 +1,4 @@
-"""Parameters of a request that the server ignores or refuses; it reads the fields of `protocol.ApiRequest`.
+"""Parameters of a request that the server ignores or refuses; it reads those that are fields of `protocol.ApiRequest`.
 
 The names are those of OpenAI's API and of the extensions of vLLM and SGLang. Unknown names are refused with the nearest
 known name, because ignoring it could change the meaning of the request.
@@ -21,7 +21,10 @@ IGNORED = frozenset({
 """Names whose values do not affect answers."""
 
 Refused = Mapping[str, tuple[Any, ...]]
-"""Names of refused parameters, each with its neutral values; null is neutral, too."""
+"""Names of refused parameters, each with its neutral values, which are accepted because they change nothing.
+
+null is neutral, too.
+"""
 
 REFUSED: Refused = {
     # OpenAI
@@ -77,7 +80,10 @@ IGNORED_QUERY = frozenset({"api-version"})
 
 
 class RefusedError(JaxrlSqlError):
-    """A request that cannot be served, as OpenAI's error object reports it."""
+    """A request that cannot be served, as OpenAI's error object reports it.
+
+    `code` is a short name of the problem, `param` the parameter that caused it, and `status` the HTTP status.
+    """
 
     def __init__(self, message: str, code: str | None = None, param: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -92,21 +98,22 @@ class RefusedError(JaxrlSqlError):
 
 def check_parameters(
     parameters: Fields,
-    read: Collection[str],
+    supported: Collection[str],
     refused: Refused,
     ignored: Collection[str] = (),
     where: str = "",
 ) -> None:
     """Raise RefusedError for an unknown name, and for a refused one whose value is not neutral.
 
-    `parameters` are those that the server does not read; `where` is the prefix of their path.
+    `parameters` are those that the server does not read, with their values. `supported` are the names that it reads,
+    for suggestions. `where` is the path of the object that holds the parameters, such as `messages.0.`.
     """
     for name, value in parameters.items():
         path = f"{where}{name}"
         if name in ignored:
             continue
         if name not in refused:
-            matches = difflib.get_close_matches(name, [*read, *ignored, *refused], n=1)
+            matches = difflib.get_close_matches(name, [*supported, *ignored, *refused], n=1)
             hint = f"; the nearest is {where}{matches[0]}" if matches else ""
             raise RefusedError(f"unknown parameter {path}{hint}", "unknown_parameter", path)
         if value is not None and not any(_is_same(value, neutral) for neutral in refused[name]):
@@ -123,7 +130,10 @@ def check_query(names: Collection[str]) -> None:
 
 
 def check_names(body: bytes) -> None:
-    """Raise RefusedError for JSON with a duplicate name in an object: one of its values would be ignored."""
+    """Raise RefusedError for JSON with a duplicate name in an object, of which one value would be ignored.
+
+    Raises ValueError for text that is no JSON.
+    """
 
     def check_unique(pairs: list[tuple[str, Any]]) -> None:
         names = set[str]()

@@ -1,4 +1,8 @@
-"""Requests and responses of OpenAI's chat and completions API as data models."""
+"""Requests and responses of OpenAI's chat and completions API as data models.
+
+A choice is one sampled answer to one prompt of a request. Control tokens, such as `<|im_end|>`, end turns; texts of
+messages must not produce them (`runtime.control_tokens`).
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,16 @@ from jaxrl_sql.types import Fields, Prompt, Record, Tokenizer
 
 MAX_SAMPLES = 128
 """Maximum number of samples, and of prompts, per request."""
+# A text that no message contains, to test whether a chat template shows a message.
 _SENTINEL = "a7c1f04e2b"
 MAX_STOPS, STOP_BYTES = 16, 256
-"""Limits on a request's stop strings: their number and total bytes. Each needs a row as long as the vocabulary."""
+"""Limits on a request's stop strings: their number and total bytes.
+
+Each byte is a state of the engine's automaton, and a state has a row as long as the vocabulary.
+"""
 
 
-class _Fields(BaseModel):
+class _ApiObject(BaseModel):
     """Base of the models: null means absent, 1.0 means 1, and `check_parameters` checks unknown names."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -47,34 +55,34 @@ class _Fields(BaseModel):
         if not isinstance(fields, dict):
             return fields
         annotations = {name: cls.model_fields[name].annotation for name in fields if name in cls.model_fields}
-        read = {name: value for name, value in fields.items() if value is not None or name not in annotations}
+        present = {name: value for name, value in fields.items() if value is not None or name not in annotations}
         # JSON has one type of number, and some clients write whole ones as 1.0.
-        complete = {
+        whole_numbers = {
             name: int(value)
-            for name, value in read.items()
+            for name, value in present.items()
             if annotations.get(name) in (int, int | None) and isinstance(value, float) and value.is_integer()
         }
-        return read | complete
+        return present | whole_numbers
 
     def check(self, refused: Refused, ignored: Collection[str] = (), where: str = "") -> None:
-        """Raise RefusedError as `check_parameters` does for the names that are not read."""
+        """Raise RefusedError, as `check_parameters` does, for names that are no fields of the model."""
         check_parameters(self.model_extra or {}, type(self).model_fields, refused, ignored, where)
 
 
-class StreamOptions(_Fields):
+class StreamOptions(_ApiObject):
     """Options of a stream."""
 
     include_usage: bool = False
 
 
-class TemplateOptions(_Fields):
+class TemplateOptions(_ApiObject):
     """Options of the chat template."""
 
     enable_thinking: bool | None = None
 
 
-class ApiRequest(_Fields):
-    """Common fields of both requests. Missing sampling parameters are temperature 1 and no truncation."""
+class ApiRequest(_ApiObject):
+    """Common fields of both requests. Missing sampling parameters are temperature 1, and no top-p, top-k or min-p."""
 
     default_tokens: ClassVar[int]
     """Default of `max_tokens`."""
@@ -110,27 +118,27 @@ class ApiRequest(_Fields):
             raise RefusedError(message, param="max_tokens")
 
     def prompts(self, engine: Engine, chat: ChatSettings = DEFAULT_CHAT_SETTINGS) -> list[Prompt]:
-        """Return the prompts as tokens."""
+        """Return the prompts as tokens; `chat` are the settings of the model's training."""
         raise NotImplementedError
 
     def sampling(self, engine: Engine, prompts: Sequence[Prompt], server_limit: int) -> SamplingParams:
-        """Return the sampling parameters; `server_limit` is the server's limit of tokens.
+        """Return the sampling parameters; `server_limit` is the server's limit of tokens per answer.
 
         Raises RefusedError for a prompt that is too long and for stop strings beyond their limits, InputError for a
         number outside its range.
         """
-        max_prompt, positions = max(len(prompt.token_ids) for prompt in prompts), engine.model.max_positions
-        free_positions, limit = positions - max_prompt, self.max_completion_tokens or self.max_tokens
+        longest_prompt, positions = max(len(prompt.token_ids) for prompt in prompts), engine.model.max_positions
+        free_positions, limit = positions - longest_prompt, self.max_completion_tokens or self.max_tokens
         if free_positions < (limit or 1):
             suffix = f" and {limit} of its completion" if limit else ""
-            message = f"the model has {positions} positions: {max_prompt} tokens of the prompt{suffix} do not fit"
+            message = f"the model has {positions} positions: {longest_prompt} tokens of the prompt{suffix} do not fit"
             raise RefusedError(message, "context_length_exceeded")
         if limit and limit > server_limit:
             raise RefusedError(f"max_tokens is at most {server_limit} here, not {limit}", param="max_tokens")
         if len(self.stops) > MAX_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
             message = f"stop: at most {MAX_STOPS} strings of at most {STOP_BYTES} bytes together"
             raise RefusedError(message, param="stop")
-        if STATEMENT_END in self.stops:
+        if STATEMENT_END in self.stops:  # for the engine it means the end of a SQL statement
             raise RefusedError("stop: a zero byte before a semicolon is not supported by this server", param="stop")
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         parameters = {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -141,14 +149,14 @@ class ApiRequest(_Fields):
         return SamplingParams(n=self.n, max_new_tokens=tokens, stop=self.stops, seed=seed, **parameters)
 
 
-class ContentPart(_Fields):
+class ContentPart(_ApiObject):
     """A part of a message; only texts are read."""
 
     type: str
     text: str | None = None
 
 
-class Message(_Fields):
+class Message(_ApiObject):
     """A message of a conversation."""
 
     role: str
@@ -174,7 +182,8 @@ class Message(_Fields):
     def escape_special_tokens(self, control: ControlTokens) -> dict[str, str]:
         """Return role and text, with the names of control tokens escaped.
 
-        A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
+        A message may be a prompt of this package, so the tags of its dialogues, such as `<sql>`, stay tokens. An
+        assistant's message may have any tag of the tokenizer.
         """
         exclude = TAGS | control.tags if self.role == "assistant" else TAGS
         return {key: control.escape(text, exclude) for key, text in self.plain().items()}
@@ -196,7 +205,7 @@ class ChatRequest(ApiRequest):
             message.check_all(f"messages.{i}.")
 
     def prompts(self, engine: Engine, chat: ChatSettings = DEFAULT_CHAT_SETTINGS) -> list[Prompt]:
-        """Return the conversation as tokens, by the tokenizer's chat template, with the prefill of the answer.
+        """Return the conversation as the tokens of one prompt, by the tokenizer's chat template, with the prefill.
 
         Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
@@ -205,18 +214,21 @@ class ChatRequest(ApiRequest):
         thinking = self.chat_template_kwargs.enable_thinking
         text = render_chat(engine.tokenizer, messages, thinking, chat.prefill, chat.date)
         for i, message in enumerate(messages):
-            # Templates omit the reasoning of an assistant's message.
-            is_found = message["role"] == "assistant" or message["content"].strip() in text
-            if not is_found and not self._is_shown(engine, messages, i):
+            # An assistant's message is not checked, because templates omit its reasoning.
+            is_present = message["role"] == "assistant" or message["content"].strip() in text
+            if not is_present and not self._is_shown(engine, messages, i):
                 role = self.messages[i].role
                 reason = f"messages.{i}: the model's chat template omits the text of a message of role {role!r}"
                 raise RefusedError(reason, param="messages")
         return [Prompt("chat", tuple(control.encode(text)), strip_marks(text))]
 
     def _is_shown(self, engine: Engine, messages: Sequence[Mapping[str, str]], i: int) -> bool:
-        """Return whether the template shows the i-th message; it may change its text, such as SmolLM3's `/no_think`."""
-        others = [*messages[:i], {**messages[i], "content": _SENTINEL}, *messages[i + 1 :]]
-        return _SENTINEL in render_chat(engine.tokenizer, others, self.chat_template_kwargs.enable_thinking, "")
+        """Return whether the template shows the content of the i-th message, if it is another text.
+
+        A template may change a text, as SmolLM3's removes `/no_think`, so the text alone may be absent.
+        """
+        replaced = [*messages[:i], {**messages[i], "content": _SENTINEL}, *messages[i + 1 :]]
+        return _SENTINEL in render_chat(engine.tokenizer, replaced, self.chat_template_kwargs.enable_thinking, "")
 
 
 class CompletionRequest(ApiRequest):
@@ -243,12 +255,13 @@ class CompletionRequest(ApiRequest):
             prompts = [prompts]
         if not 0 < len(prompts) <= MAX_SAMPLES:
             raise RefusedError(f"prompt: 1 to {MAX_SAMPLES} prompts are allowed, not {len(prompts)}", param="prompt")
-        encoded = [text if isinstance(text, list) else self._ids(engine.tokenizer, text) for text in prompts]
+        encoded = [prompt if isinstance(prompt, list) else self._ids(engine.tokenizer, prompt) for prompt in prompts]
         if not all(encoded):
             raise RefusedError("prompt: a prompt has no tokens", param="prompt")
-        size = engine.model.vocab_size
-        if invalid := next((token for ids in encoded for token in ids if not 0 <= token < size), None):
-            raise RefusedError(f"prompt: token {invalid} is not in the model's vocabulary of {size}", param="prompt")
+        vocab_size = engine.model.vocab_size
+        if invalid := next((token for ids in encoded for token in ids if not 0 <= token < vocab_size), None):
+            message = f"prompt: token {invalid} is not in the model's vocabulary of {vocab_size}"
+            raise RefusedError(message, param="prompt")
         return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(encoded)]
 
     def _ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
@@ -257,14 +270,14 @@ class CompletionRequest(ApiRequest):
         return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def read(request_type: type[ApiRequest], body: bytes) -> ApiRequest:
-    """Parse a request; raises RefusedError for an invalid one, and for parameters that are not supported."""
+def parse_request(request_type: type[ApiRequest], body: bytes) -> ApiRequest:
+    """Parse a request from JSON; raises RefusedError for an invalid one, and for parameters that are not supported."""
     try:
         request = request_type.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusedError(f"{where or 'the body'}: {first['msg']}", param=where or None) from error
+        first_error = error.errors()[0]
+        where = ".".join(map(str, first_error["loc"]))
+        raise RefusedError(f"{where or 'the body'}: {first_error['msg']}", param=where or None) from error
     try:
         check_names(body)
     except ValueError as error:
@@ -274,7 +287,7 @@ def read(request_type: type[ApiRequest], body: bytes) -> ApiRequest:
 
 
 class ResponseBuilder:
-    """Build the response to one request, complete or as the events of a stream."""
+    """Build the response to one request, complete or as the events of a stream; `head` has the fields of both."""
 
     def __init__(self, request: ApiRequest, prompts: Sequence[Prompt], engine: Engine) -> None:
         self.request, self.prompts, self.engine = request, prompts, engine
@@ -287,7 +300,7 @@ class ResponseBuilder:
             "model": request.model,
         }
         self.sent: dict[int, tuple[int, int]] = {}
-        """The numbers of tokens and characters of each choice that were streamed."""
+        """The numbers of tokens and characters that were streamed, by the index of the choice."""
         self.num_tokens = 0
 
     def complete(self, samples: Sequence[Sample]) -> Record:
@@ -297,15 +310,19 @@ class ResponseBuilder:
         return {**self.head, "choices": choices, "usage": self._usage()}
 
     def event(self, sample: Sample) -> Record | None:
-        """Return the event with a sample's new tokens since the last event, or None."""
-        number = self._number(sample)
-        tokens, characters = self.sent.get(number, (0, 0))
-        if len(sample.token_ids) == tokens and not sample.finish_reason:
+        """Return the event with the tokens that a sample has gained since its last event; None if it gained none.
+
+        A text that further tokens may change, such as half a character, is sent with a later event.
+        """
+        choice_index = self._choice_index(sample)
+        sent_tokens, sent_characters = self.sent.get(choice_index, (0, 0))
+        if len(sample.token_ids) == sent_tokens and not sample.finish_reason:
             return None
         text = self._text(sample)
-        final = len(text) if sample.finish_reason else self._stable_length(text)
-        self.sent[number] = len(sample.token_ids), max(characters, final)
-        return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:final])]}
+        final_length = len(text) if sample.finish_reason else self._stable_length(text)
+        self.sent[choice_index] = len(sample.token_ids), max(sent_characters, final_length)
+        choice = self._choice(sample, "delta", sent_tokens, text[sent_characters:final_length])
+        return {**self.head, "choices": [choice]}
 
     def usage_event(self) -> Record:
         """Return the last event of a stream with `include_usage`."""
@@ -319,15 +336,18 @@ class ResponseBuilder:
             "total_tokens": prompt_tokens + self.num_tokens,
         }
 
-    def _number(self, sample: Sample) -> int:
+    def _choice_index(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
 
     def _choice(self, sample: Sample, key: str, first: int, text: str) -> Record:
-        """Return a choice with a text, and with a sample's tokens from `first` on if the request asks for them."""
+        """Return a choice with a text, and with a sample's tokens from `first` on if the request asks for them.
+
+        `key` is the member with the text of a chat: `message`, or `delta` in a stream.
+        """
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
         self.num_tokens += len(ids)
         content = {key: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        fields: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
+        fields: Record = {"index": self._choice_index(sample), "finish_reason": sample.finish_reason or None}
         fields["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:
             fields |= {"token_ids": [*ids], "prompt_token_ids": [*self.prompts[sample.prompt_index].token_ids]}
@@ -336,29 +356,27 @@ class ResponseBuilder:
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Fields | None:
         if self.request.logprobs is None or self.request.logprobs is False:
             return None
-        texts, logprobs = (
-            [self.engine.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids],
-            plain(logprobs),
-        )  # JSON has no infinity
+        texts = [self.engine.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids]
+        logprobs = plain(logprobs)  # null instead of infinity, which JSON does not have
         if not self.is_chat:
             return {"tokens": texts, "token_logprobs": [*logprobs], "top_logprobs": None}
-        names = self.engine.vocabulary.token_bytes
+        token_bytes = self.engine.vocabulary.token_bytes
         content = [
-            {"token": text, "logprob": value, "bytes": [*names[token]], "top_logprobs": []}
-            for text, token, value in zip(texts, ids, logprobs, strict=True)
+            {"token": text, "logprob": logprob, "bytes": [*token_bytes[token]], "top_logprobs": []}
+            for text, token, logprob in zip(texts, ids, logprobs, strict=True)
         ]
         return {"content": content}
 
     def _text(self, sample: Sample) -> str:
         """Return the text of a sample without the stop string that ended it, as in OpenAI's API."""
         if sample.finish_reason:
-            ends = sample.finish_reason == "stop"
-            stop = next((stop for stop in self.request.stops if ends and sample.text.endswith(stop)), "")
+            is_stopped = sample.finish_reason == "stop"
+            stop = next((stop for stop in self.request.stops if is_stopped and sample.text.endswith(stop)), "")
             return sample.text.removesuffix(stop)
         return self.engine.vocabulary.text(sample.token_ids)
 
     def _stable_length(self, text: str) -> int:
         """Return the length of the text that is final: without a partial character or stop string at its end."""
-        text = text.rstrip("\ufffd")
+        text = text.rstrip("\ufffd")  # the decoded form of an incomplete character
         partial_stops = (n for stop in self.request.stops for n in range(1, len(stop) + 1) if text.endswith(stop[:n]))
         return len(text) - max(partial_stops, default=0)

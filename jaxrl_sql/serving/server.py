@@ -34,9 +34,10 @@ def serve(
 ) -> None:
     """Serve engines by name, as `open_engines` opens them, until Ctrl-C or SIGTERM.
 
-    `chats` are the chats of trained models by the engine's name. A request without a limit gets `max_new_tokens`.
-    `queue` requests may wait. Requests get 503 while the engines load. `announce` gets a line with the address at
-    once, and another when the server is ready.
+    `chats` are the chat settings of trained models by the engine's name. An answer has at most `max_new_tokens` tokens.
+    At most `queue` requests wait. Requests get 503 while the engines load. `announce` gets a line with the address at
+    once, and another when the server is ready. Raises InputError for a missing package, an address that is not
+    available, and as `open_engines` does.
     """
     try:
         import uvicorn  # noqa: PLC0415 - an optional package
@@ -67,7 +68,8 @@ def open_engines(
 ) -> Iterator[dict[str, Engine]]:
     """Open a model and its adapters, and yield their engines by name; they share the model's weights.
 
-    Raises InputError if a file cannot be read, and for a duplicate name.
+    `limits` are those of the executor, `name` is the name of the model, and `adapters` are (name, folder) of adapters
+    in PEFT's format. Raises InputError if a file cannot be read, and for a duplicate name.
     """
     with (
         make_executor(limits, policy.data.hide) as executor,
@@ -76,6 +78,7 @@ def open_engines(
         base = client.engine
         if not isinstance(base, Engine):
             raise InputError("serve supports one replica of the model: rollout.mesh=training")
+        # Requests differ in their number of samples; rounding it lets them share compiled programs.
         engine_config = replace(base.config, rounds_groups=True)
         engines = {name: Engine(base.model, base.params, base.tokenizer, engine_config)}
         for label, folder in adapters:
@@ -83,7 +86,7 @@ def open_engines(
                 raise InputError(f"--adapter {label}={folder}: the name {label} is taken")
             params = policy_params(load_adapters(folder, base.model), base.params)
             engines[label] = Engine(base.model, params, base.tokenizer, engine_config)
-        for engine in engines.values():
+        for engine in engines.values():  # tables of the vocabulary are computed once for all
             engine.vocabulary = base.vocabulary
         yield engines
 

@@ -17,7 +17,7 @@ from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_
 from jaxrl_sql.models import load_config as load_model_config
 from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
 from jaxrl_sql.models.formats.gguf_header import read_header
-from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
+from jaxrl_sql.models.formats.gguf_tokenizer import TOKENIZER_JSON
 from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import merge_params, split
@@ -211,7 +211,7 @@ def _write_gguf(
     if lost := set(ends) - set(stop_tokens(path)):
         names = ", ".join(str(exported.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
         warn(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}")
-    if WHOLE in read_header(path).metadata:
+    if TOKENIZER_JSON in read_header(path).metadata:
         warn(
             f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
             "ids, or it formats prompts differently than in training"

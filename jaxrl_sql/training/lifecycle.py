@@ -28,7 +28,7 @@ from jaxrl_sql.report.facts import problems
 from jaxrl_sql.report.load import load_run
 from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.health import HealthError, stability_advice
-from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.runtime.metrics import find_metric_value
 from jaxrl_sql.runtime.progress import duration
 from jaxrl_sql.training.checkpoint import Arrays
 from jaxrl_sql.training.evaluation import evaluate_all
@@ -185,7 +185,7 @@ def _save(run: TrainingRun, step: int, snapshot: Snapshot) -> None:
         "evaluation": None if evaluation is None else (step, evaluation),
     }
     is_rated = evaluation is not None and (host.get("phase") != "sft" or not run.config.grpo.steps)
-    rating = best_by(run.config.run.best_by, evaluation) if evaluation and is_rated else None
+    rating = find_metric_value(run.config.run.best_by, evaluation) if evaluation and is_rated else None
     metrics = None if rating is None else {"best_by": rating}
     run.outputs.checkpoints.save(
         step, dataclasses.replace(state, frozen=None), {**host, "run": run_state}, arrays, metrics
@@ -204,7 +204,7 @@ def score(run: TrainingRun, numbers: Mapping[str, float]) -> float:
 
     Raises InputError if `run.keep_best` is set and no metric has that name.
     """
-    value = best_by(run.config.run.best_by, numbers)
+    value = find_metric_value(run.config.run.best_by, numbers)
     if value is None and numbers and run.config.run.keep_best:
         raise InputError(f"run.best_by={run.config.run.best_by!r} is not a metric of an evaluation")
     return value or 0.0

@@ -19,7 +19,7 @@ from jaxrl_sql.config import TrainConfig, load_config, replace_values
 from jaxrl_sql.config.reading import PROMPT_FILE
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
-from jaxrl_sql.report.load import RunFiles, load_run, names
+from jaxrl_sql.report.load import RunFiles, load_run, metric_names
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import license_of, repo_of
 from jaxrl_sql.runtime.model_locator import PROMPT_KEYS, TEMPLATE, TrainedModel, find_model, prompt_settings
@@ -180,7 +180,7 @@ def _accuracies(folder: Path, step: int | None) -> list[str]:
 
 
 def _splits(run: RunFiles) -> list[str]:
-    return [name.split("/")[1] for name in names(run, "eval/", "/accuracy")]
+    return [name.split("/")[1] for name in metric_names(run, "eval/", "/accuracy")]
 
 
 def _split_rows(run: RunFiles, split: str, step: int | None) -> list[str]:

@@ -160,7 +160,7 @@ def look_at(arguments: argparse.Namespace, root: type[RootConfig]) -> None:
     """Load the configuration of a command, whose keys and values must be known."""
     if not hasattr(arguments, "overrides") and not hasattr(arguments, "config"):
         return
-    overrides = [*getattr(arguments, "overrides", ()), *getattr(arguments, "words", ())]
+    overrides = [*getattr(arguments, "overrides", ()), *getattr(arguments, "arguments", ())]
     values = [word for word in overrides if re.match(r"[\w.]+=", word)]
     if isinstance(files := getattr(arguments, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)

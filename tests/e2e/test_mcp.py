@@ -26,7 +26,7 @@ import pytest
 
 from jaxrl_sql.commands.mcp import main
 from jaxrl_sql.config import EvaluateConfig, load_config
-from jaxrl_sql.serving.mcp import cell, make_server, open_database
+from jaxrl_sql.serving.mcp import json_cell, make_server, open_database
 from sqlexec_rs.servers import Server
 
 if TYPE_CHECKING:
@@ -465,12 +465,17 @@ READS = HARMLESS | {
 
 
 def test_cells_are_json_values() -> None:
-    assert [cell(x) for x in (None, True, 3, 1.5, b"\x00\xff", "a\udcff")] == [None, True, 3, 1.5, "x'00ff'", "a?"]
-    assert [cell(x) for x in (float("inf"), float("nan"))] == ["inf", "nan"]
+    assert [json_cell(x) for x in (None, True, 3, 1.5, b"\x00\xff", "a\udcff")] == [None, True, 3, 1.5, "x'00ff'", "a?"]
+    assert [json_cell(x) for x in (float("inf"), float("nan"))] == ["inf", "nan"]
     exact = 2**53 - 1
-    assert [cell(x) for x in (exact, -exact, exact + 1, -(2**63))] == [exact, -exact, str(exact + 1), str(-(2**63))]
-    assert len(cell("x" * 5000)) < 2100
-    assert cell("x" * 5000).endswith("… (5000 characters)")
+    assert [json_cell(x) for x in (exact, -exact, exact + 1, -(2**63))] == [
+        exact,
+        -exact,
+        str(exact + 1),
+        str(-(2**63)),
+    ]
+    assert len(json_cell("x" * 5000)) < 2100
+    assert json_cell("x" * 5000).endswith("… (5000 characters)")
 
 
 @pytest.mark.parametrize(

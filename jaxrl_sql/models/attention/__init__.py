@@ -1,10 +1,13 @@
 """Attention over a tree of segments: four backends for one function of a layer's levels.
 
-`xla` runs on all platforms and supports all models; `amx` is the same for CPUs with a bfloat16 matrix unit. `cudnn`
-(NVIDIA GPUs) and `splash` (TPUs) are fused kernels that do not write scores to memory; both are exact in values and
-gradients, and their modules explain how they handle shared prompts. A backend rejects unsupported models before
-compilation; `auto` then falls back to `xla`. Decoding is bound by memory reads of the KV cache: `paged` (XLA) and
-`paged_kernel` (Pallas kernels) read the keys of a prompt once per group (`rollout.attention`).
+A prompt is stored once, and its completions attend to it. So the texts of a batch form a tree, whose levels are, for
+example, prompts and completions (`tree.TreeLevel`). `xla` runs on all platforms and supports all models; `amx` is the
+same for CPUs with a bfloat16 matrix unit. `cudnn` (NVIDIA GPUs) and `splash` (TPUs) are fused kernels that do not write
+scores to memory. Both are exact in values and gradients, and their modules explain how they handle shared prompts. A
+backend rejects unsupported models before compilation; `auto` then falls back to `xla`.
+
+Decoding is separate, because it is bound by memory reads of the KV cache. `paged` (XLA) and `paged_kernel` (Pallas
+kernels) read the keys of a prompt once for all its completions (setting `rollout.attention`).
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
-# (levels, scale, cap of scores, window) -> attention output [B,R,T,H,Q] per level.
+# (levels, factor of scores, soft cap of scores or None, sliding window or None) -> attention output [B,R,T,H,Q] per
+# level.
 TreeAttention = Callable[[Sequence[TreeLevel], float, float | None, AttentionWindow | None], tuple[jax.Array, ...]]
 
 
 class Backend(NamedTuple):
     """An implementation of attention.
 
-    refusal: (config, dtype) -> why the model is not supported, or None.
+    attend: the function that computes it.
+    refusal: (config, dtype of activations) -> why the model is not supported, or None.
     platform: JAX's name of the platform that it needs; None: any.
     """
 
@@ -46,11 +51,11 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def choose(name: str | TreeAttention, config: ModelConfig, dtype: DTypeLike) -> TreeAttention:
-    """Return the backend called `name` for activations of `dtype`; a function is returned as it is.
+    """Return the attention function of the backend called `name`; a function is returned unchanged.
 
-    `auto` selects the fused backend of this platform if it supports the model, else `xla`. Raises InputError for an
-    unknown name, and for a backend that does not support the platform, dtype or model, with the reason and the
-    alternatives.
+    dtype: of the activations. `auto` selects the fused backend of this platform if it supports the model, else `xla`.
+    Raises InputError for an unknown name, and for a backend that does not support the platform, dtype or model; the
+    message has the reason and the alternatives.
     """
     return name if callable(name) else for_platform(name, config, dtype, jax.default_backend())
 
@@ -60,7 +65,7 @@ def for_platform(name: str, config: ModelConfig, dtype: DTypeLike, platform: str
     reasons = {other: _refusal(backend, config, jnp.dtype(dtype), platform) for other, backend in BACKENDS.items()}
     possible = [other for other, reason in reasons.items() if reason is None]
     if name == "auto":
-        # The other backends are faster than `xla`, and each platform has at most one.
+        # `xla` is first and always possible. Each platform has at most one other backend, which is faster.
         return BACKENDS[possible[-1]].attend
     if name not in BACKENDS:
         raise InputError(f"model.attention={name!r} is unknown; valid are auto, {', '.join(BACKENDS)}")

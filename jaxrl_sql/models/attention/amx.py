@@ -1,7 +1,8 @@
 """Attention as in `xla`, with products by the CPU's bfloat16 matrix unit (`models.ops.cpu`), also in the gradient.
 
-Operands are rounded to bfloat16, in the gradient too, where `xla` on a CPU rounds the result only. Scores, softmax and
-sums are in float32.
+In the forward pass and in the gradient, the operands of products are bfloat16; scores, softmax and sums are in
+float32. (In `xla` on a CPU only the result of a gradient's product is rounded to bfloat16.) Letters of shapes are those
+of `xla`.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ def attend_tree(
     levels: Sequence[TreeLevel], scale: float, cap: float | None, window: AttentionWindow | None
 ) -> tuple[jax.Array, ...]:
     """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
-    return xla.attend_tree(levels, scale, cap, window, xla.MatrixProducts(_score, _mix))
+    return xla.attend_tree(levels, scale, cap, window, xla.MatrixProducts(_score, _weighted_sum))
 
 
 def _score(q: jax.Array, k: jax.Array) -> jax.Array:
-    """Multiply queries [B,R,X,K,M,Q] with keys [B,R,K,S,Q] -> [B,R,K,M,X,S] float32."""
+    """Multiply folded queries [B,Rj,X,K,M,Q] with keys [B,Rj,K,S,Q] -> [B,Rj,K,M,X,S] float32."""
     b, r, x, kv_heads, m, size = q.shape
-    rows = jnp.transpose(q, (0, 1, 3, 4, 2, 5)).reshape(b, r, kv_heads, m * x, size)
-    return _times_transposed(rows, k).reshape(b, r, kv_heads, m, x, k.shape[3])
+    queries = jnp.transpose(q, (0, 1, 3, 4, 2, 5)).reshape(b, r, kv_heads, m * x, size)
+    return _times_transposed(queries, k).reshape(b, r, kv_heads, m, x, k.shape[3])
 
 
-def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
-    """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
+def _weighted_sum(weight: jax.Array, v: jax.Array) -> jax.Array:
+    """Sum values [B,Rj,K,S,Q] by weights [B,Rj,K,M,X,S] float32 -> [B,Rj,X,K,M,Q] float32."""
     b, r, kv_heads, m, x, s = weight.shape
-    mixed = _times(weight.astype(v.dtype).reshape(b, r, kv_heads, m * x, s), v)
-    return jnp.moveaxis(mixed.reshape(b, r, kv_heads, m, x, v.shape[-1]), 4, 2)
+    summed = _times(weight.astype(v.dtype).reshape(b, r, kv_heads, m * x, s), v)
+    return jnp.moveaxis(summed.reshape(b, r, kv_heads, m, x, v.shape[-1]), 4, 2)
 
 
 @jax.custom_vjp

@@ -1,20 +1,22 @@
 """Attention by the splash kernels of JAX (TPUs; Pallas's interpreter for tests).
 
-Each layer is one call with one softmax. The levels of the tree are concatenated to one sequence per prompt, prompt
-first and then all rows of completions, with a static mask: ancestor rows in full, the own row causally. Keys are not
-repeated, and splash visits only tiles of the mask with visible keys, so completions do not pay for each other. The
-lengths of rows are dynamic and passed as segment ids: valid keys have the id of the queries, others another. The
-gradient is that of the kernels.
+Each layer is one call with one softmax. The levels of the tree (`tree`), such as prompts and their completions, are
+concatenated to one sequence per prompt: the prompt first, then all rows of its completions. A static mask lets a row
+see its ancestor rows in full and itself causally. Keys are not repeated. Splash visits only tiles of the mask with
+visible keys, so no time is spent on pairs of completions. The lengths of rows are dynamic and passed as segment ids:
+valid keys have the id of the queries, and padding has a different id. The gradient is that of the kernels.
 
-In packed rows (`TreeLevel.owner`) the static mask selects the tiles, as if a row were one answer, and the kernel
-computes the mask within a tile. It gets one number per query, which encodes the query's index and its offset within its
-answer. This module replaces that part of the kernel's mask (`q_sequence` of `mask_info`) per prompt.
+Packed rows (`TreeLevel.owner`) hold several answers each. There the static mask only selects the tiles, as if a row
+were one answer, and the kernel computes the mask within a tile. It gets one integer per query, a code of the
+query's index and its offset within its answer. The codes differ by prompt, so this module replaces them in the kernel's
+mask (`q_sequence` of `mask_info`) for each prompt.
 
-Sliding windows are not supported: the part of the prompt in a completion's window depends on the prompt's length,
-which a static mask cannot express. The scale of scores is applied to the queries in their dtype, which is exact for
-powers of two (head size 64) and one more rounding otherwise.
+Sliding windows are not supported: the part of the prompt in a completion's window depends on the prompt's length, which
+a static mask cannot express. The scale of scores is applied to the queries in their dtype. This is exact for powers of
+two (head size 64), and rounds once more otherwise.
 
-On a mesh each device gets its prompts and heads (`tree.on_mesh`).
+On a mesh each device gets its prompts and heads (`tree.on_mesh`). Letters of shapes are those of `tree`, and S is the
+length of a concatenated sequence with its padding.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, on_mesh, reads_anything, valid_keys
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, has_visible_tokens, on_mesh, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
-# Tile sizes. A sequence uses the largest that fits eight times, so padding adds at most an eighth.
+# Tile sizes. A sequence uses the largest that fits eight times, so padding to a multiple adds at most an eighth.
 TILES = (512, 256, 128)
 
 
@@ -53,7 +55,10 @@ def attend_tree(
     window: AttentionWindow | None,
     interpret: bool = False,
 ) -> tuple[jax.Array, ...]:
-    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
+    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level.
+
+    interpret: run in Pallas's interpreter, for tests without a TPU.
+    """
     assert window is None, "`refusal` rejects windows"
     return on_mesh(lambda levels, _: _attend(levels, scale, cap, interpret), levels)
 
@@ -64,70 +69,76 @@ def _attend(levels: tuple[TreeLevel, ...], scale: float, cap: float | None, inte
     total = sum(rows * t for rows, t in sizes)
     tile = next(tile for tile in TILES if total >= 8 * tile or tile == TILES[-1])
     padding = -total % tile
-    q = _pack([jnp.moveaxis(level.q * jnp.asarray(scale, level.q.dtype), 3, 1) for level in levels], padding)
+    q = _concatenate([jnp.moveaxis(level.q * jnp.asarray(scale, level.q.dtype), 3, 1) for level in levels], padding)
     k, v = (
-        _pack([jnp.swapaxes(x, 1, 2) for x in xs], padding) for xs in ([_.k for _ in levels], [_.v for _ in levels])
+        _concatenate([jnp.swapaxes(x, 1, 2) for x in xs], padding)
+        for xs in ([level.k for level in levels], [level.v for level in levels])
     )
     valid = jnp.concatenate([valid_keys(level).reshape(level.length.shape[0], -1) for level in levels], axis=1)
     valid = jnp.pad(valid, ((0, 0), (0, padding)))
-    answers = None if levels[-1].owner is None else Answers.of(sizes, q.shape[2])
-    query_numbers = None if answers is None else answers.encode(levels, q.shape[2])
-    kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret, answers)
-    output = _call(kernel, q, k, v, valid, query_numbers)
-    out, start = [], 0
+    packed_mask = None if levels[-1].owner is None else PackedMask.of(sizes, q.shape[2])
+    query_codes = None if packed_mask is None else packed_mask.encode(levels, q.shape[2])
+    kernel = _kernel(sizes, q.shape[2], q.shape[1], tile, cap, interpret, packed_mask)
+    output = _call(kernel, q, k, v, valid, query_codes)
+    outputs, start = [], 0
     for i, (level, (rows, t)) in enumerate(zip(levels, sizes, strict=True)):
         level_output = output[:, :, start : start + rows * t].reshape(
             output.shape[0], output.shape[1], rows, t, output.shape[3]
         )
-        has_keys = reads_anything(tuple(levels[: i + 1]))[..., None, None, None]
-        out.append(jnp.where(has_keys, jnp.moveaxis(level_output, 1, 3), 0).astype(level.q.dtype))
+        has_keys = has_visible_tokens(tuple(levels[: i + 1]))[..., None, None, None]
+        outputs.append(jnp.where(has_keys, jnp.moveaxis(level_output, 1, 3), 0).astype(level.q.dtype))
         start += rows * t
-    return tuple(out)
+    return tuple(outputs)
 
 
-def _pack(xs: Sequence[jax.Array], padding: int) -> jax.Array:
+def _concatenate(xs: Sequence[jax.Array], padding: int) -> jax.Array:
     """Concatenate levels [B,H,R,T,Q] to one sequence per prompt [B,H,S,Q], padded with zeros."""
     joined = jnp.concatenate([x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in xs], axis=2)
     return jnp.pad(joined, ((0, 0), (0, 0), (0, padding), (0, 0)))
 
 
 def _call(
-    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, query_numbers: jax.Array | None
+    kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, query_codes: jax.Array | None
 ) -> jax.Array:
-    """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
+    """Attend within concatenated sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
 
-    query_numbers [B,S]: the numbers of queries for a kernel with `Answers`, else None.
+    query_codes [B,S]: the codes of `PackedMask.encode` for packed rows, else None.
     """
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - imported on use
 
     ids = library.SegmentIds(q=jnp.ones(q.shape[2], jnp.int32), kv=valid.astype(jnp.int32))
-    by_prompt: Any = library.SegmentIds(q=None, kv=0)  # type: ignore[arg-type] # axes
-    if query_numbers is None:
-        return jax.vmap(kernel, in_axes=(0, 0, 0, by_prompt))(q, k, v, ids)
+    id_axes: Any = library.SegmentIds(q=None, kv=0)  # type: ignore[arg-type] # axes that `vmap` maps over
+    if query_codes is None:
+        return jax.vmap(kernel, in_axes=(0, 0, 0, id_axes))(q, k, v, ids)
 
-    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, query_numbers: jax.Array) -> jax.Array:
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, query_codes: jax.Array) -> jax.Array:
         infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
-        masks = (info._replace(q_sequence=query_numbers) for info in infos)
+        masks = (info._replace(q_sequence=query_codes) for info in infos)
         output: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
         return output
 
-    return jax.vmap(attend, in_axes=(0, 0, 0, by_prompt, 0))(q, k, v, ids, query_numbers)
+    return jax.vmap(attend, in_axes=(0, 0, 0, id_axes, 0))(q, k, v, ids, query_codes)
 
 
 @dataclass(frozen=True)
-class Answers:
+class PackedMask:
     """Mask function of a tree with packed rows in its last level and one row in each level above.
 
-    first: the index of the first packed row's first token; bits: the number of low bits for a query's offset within
-    its answer.
+    A query sees the levels above, which are its prompt, and its own answer up to itself.
+
+    first: index, in the concatenated sequence, of the first token of the packed rows; all tokens before are the prompt
+    bits: number of low bits of a query's code, which hold its offset within its answer
     """
 
     first: int
     bits: int
 
     @classmethod
-    def of(cls, sizes: Sequence[tuple[int, int]], length: int) -> Answers:
-        """Return the mask of levels of (rows, tokens) in a sequence of `length`; raises InputError if too long."""
+    def of(cls, sizes: Sequence[tuple[int, int]], length: int) -> PackedMask:
+        """Return the mask of levels of `sizes` (rows, tokens per row) in a sequence of `length`.
+
+        Raises InputError if an index and an offset need more than 32 bits, or a level above has several rows.
+        """
         if any(rows > 1 for rows, _ in sizes[:-1]):
             raise InputError(
                 "model.attention=splash does not support packed answers of several questions: set "
@@ -142,17 +153,18 @@ class Answers:
         return cls(sum(rows * t for rows, t in sizes[:-1]), bits)
 
     def encode(self, levels: tuple[TreeLevel, ...], length: int) -> jax.Array:
-        """Return the number of each query: index in the packed sequence and offset in its answer, [B,length] int32."""
+        """Return the code of each query, [B,length] int32.
+
+        Its high bits are the query's index in the concatenated sequence, its low bits the offset in its answer.
+        """
         last, above = levels[-1], levels[:-1]
-        before = sum(
-            (level.length for level in above), jnp.zeros_like(last.length[:, :1])
-        )  # tokens of the prompt, [B,1]
-        index = (last.positions - before[..., None]).reshape(last.positions.shape[0], -1)
-        index = jnp.pad(index, ((0, 0), (self.first, length - self.first - index.shape[1])))
-        return lax.shift_left(jnp.arange(length, dtype=jnp.int32), jnp.int32(self.bits)) | index
+        prompt_length = sum((level.length for level in above), jnp.zeros_like(last.length[:, :1]))  # [B,1]
+        offset = (last.positions - prompt_length[..., None]).reshape(last.positions.shape[0], -1)
+        offset = jnp.pad(offset, ((0, 0), (self.first, length - self.first - offset.shape[1])))
+        return lax.shift_left(jnp.arange(length, dtype=jnp.int32), jnp.int32(self.bits)) | offset
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        """Return whether queries with these numbers see keys at these indices, lengths apart."""
+        """Return whether queries with these codes see keys at these indices, apart from the lengths of rows."""
         index = lax.shift_right_logical(query, jnp.int32(self.bits))
         start = index - (query & ((1 << self.bits) - 1))
         return (key <= index) & ((key < self.first) | (key >= start))
@@ -165,19 +177,22 @@ def _kernel(
     tile: int,
     cap: float | None,
     interpret: bool,
-    answers: Answers | None = None,
+    packed_mask: PackedMask | None = None,
 ) -> Any:
-    """Return the kernels for one shape of tree; splits the mask into tiles, once per trace."""
+    """Return the kernels for one shape of tree; splits the mask into tiles, once per trace.
+
+    sizes: (rows, tokens per row) of each level; length: that of the concatenated sequence with padding.
+    """
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - as above
 
     class TreeMask(library.Mask):
-        """The tree's static mask, computed per tile, because the full mask has the packed length squared."""
+        """The tree's static mask, computed per tile, because the full mask has length · length elements."""
 
         def __init__(self) -> None:
             self._tree_mask = tree_mask(sizes, length)
-            if answers is not None:  # with these two attributes the kernel computes the mask within a tile
-                self.q_sequence = np.zeros(length, np.int32)
-                self.mask_function = answers
+            if packed_mask is not None:  # with these two attributes the kernel computes the mask within a tile
+                self.q_sequence = np.zeros(length, np.int32)  # replaced per prompt by `_call`
+                self.mask_function = packed_mask
 
         @property
         def shape(self) -> tuple[int, ...]:
@@ -207,45 +222,46 @@ def _kernel(
 
 
 def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice, slice], np.ndarray]:
-    """Return the function (queries, keys) -> that part of the mask of a packed tree.
+    """Return the function (slice of queries, slice of keys) -> that part of the mask of a concatenated tree.
 
-    sizes: (rows, tokens per row) of each level, in order. The padding up to `length` sees itself causally, so that no
-    row of the mask is empty.
+    sizes: (rows, tokens per row) of each level, in order. The padding up to `length` counts as one more level, which
+    sees only itself, causally, so that no row of the mask is empty.
     """
+    # Level, row in its level, and index in its row, of each position.
     level, row, token = (np.full(length, value) for value in (len(sizes), 0, 0))
-    # Per level, the ancestor row of each position; -1: none.
-    above = np.full((len(sizes) + 1, length), -1)
+    # Per level, the row of that level that each position sees (its own or an ancestor); -1: none.
+    visible_row = np.full((len(sizes) + 1, length), -1)
     start = 0
     for i, (rows, t) in enumerate(sizes):
-        rows_slice = slice(start, start + rows * t)
+        positions = slice(start, start + rows * t)
         start += rows * t
-        level[rows_slice], row[rows_slice], token[rows_slice] = (
+        level[positions], row[positions], token[positions] = (
             i,
             np.repeat(np.arange(rows), t),
             np.tile(np.arange(t), rows),
         )
-        for j, (other, _) in enumerate(sizes[: i + 1]):
-            above[j, rows_slice] = row[rows_slice] // (rows // other)
-    above[-1, start:], token[start:] = 0, np.arange(length - start)
+        for j, (ancestor_rows, _) in enumerate(sizes[: i + 1]):
+            visible_row[j, positions] = row[positions] // (rows // ancestor_rows)
+    visible_row[-1, start:], token[start:] = 0, np.arange(length - start)
 
     index = np.arange(length)
 
-    def plain(query_index: np.ndarray, key_index: np.ndarray) -> bool | None:
-        """Return the value of a constant tile within one row of queries and one of keys, else None."""
+    def constant_value(query_index: np.ndarray, key_index: np.ndarray) -> bool | None:
+        """Return the value of a constant tile within one row of queries and one row of keys, else None."""
         q, k = query_index[0], key_index[0]
         if any((x[[0, -1]] != x[0]).any() for index in (query_index, key_index) for x in (level[index], row[index])):
             return None
-        if above[level[k], q] != row[k] or (level[k] == level[q] and token[k] > token[query_index[-1]]):
+        if visible_row[level[k], q] != row[k] or (level[k] == level[q] and token[k] > token[query_index[-1]]):
             return False
         return True if level[k] < level[q] or token[key_index[-1]] <= token[q] else None
 
     def is_visible(queries: slice, keys: slice) -> np.ndarray:
         query_index, key_index = index[queries], index[keys]
         # Most of the thousands of tiles of a long sequence are constant.
-        if (plain_mask := plain(query_index, key_index)) is not None:
-            return np.full((len(query_index), len(key_index)), plain_mask)
+        if (value := constant_value(query_index, key_index)) is not None:
+            return np.full((len(query_index), len(key_index)), value)
         query_index, key_index = query_index[:, None], key_index[None]
-        is_above = above[level[key_index], query_index] == row[key_index]
-        return is_above & ((level[key_index] < level[query_index]) | (token[key_index] <= token[query_index]))
+        is_own_or_ancestor = visible_row[level[key_index], query_index] == row[key_index]
+        return is_own_or_ancestor & ((level[key_index] < level[query_index]) | (token[key_index] <= token[query_index]))
 
     return is_visible

@@ -1,10 +1,13 @@
 """Attention as plain matrix products, for all platforms and masks.
 
 Queries [B,R,T,…] (R rows per prompt, T tokens per row) attend to a list of key parts [B,Rj,S,…] where R is a multiple
-of Rj. The query rows that share a row of keys are folded into its query axis, so each part takes one batched matrix
-product and its keys are not repeated in memory. One softmax covers all parts, so the result equals attention over the
-concatenated sequence, and automatic differentiation is exact. (JAX's own attention does not differentiate through the
-log-sum-exp that merging separate calls needs.)
+of Rj: the keys of each ancestor level and of the queries' own rows. The R/Rj query rows that attend to one row of keys
+are joined ("folded") to one sequence of X = (R/Rj)·T queries. So each part takes one batched matrix product, and its
+keys are not repeated in memory. One softmax covers all parts, so the result equals attention over the concatenated
+sequence, and automatic differentiation is exact. (With JAX's own attention, separate calls would be merged by their
+log-sum-exp, through which it does not differentiate.)
+
+Further letters of shapes: B prompts, H query heads, K key heads, M = H/K query heads per key head, Q size of a head.
 """
 
 from __future__ import annotations
@@ -17,17 +20,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, narrow, valid_keys
+from jaxrl_sql.models.attention.tree import AttentionWindow, TreeLevel, restrict_to_window, valid_keys
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 
-# Score of a masked key: finite, so that exp(MASKED_SCORE - MIN_ROW_MAX) and its gradient are 0 and not NaN.
+# Score of a masked key, and lower limit of the maximum score that a softmax subtracts. If all keys of a query are
+# masked, exp(MASKED_SCORE - MIN_ROW_MAX) and its gradient are 0. With -inf for both they would be NaN.
 MASKED_SCORE = -1e30
 MIN_ROW_MAX = -1e29
 
 
 MaskedKeys = tuple[jax.Array, jax.Array, jax.Array]
-"""Keys and values of S tokens in Rj rows, and their mask: k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens
-are one matrix); visible: bool, broadcastable to [B,Rj,X,S] for the X = (R/Rj)·T queries of a row."""
+"""Keys and values of S tokens in Rj rows, and their mask: k, v [B,Rj,K,S,Q] (the axis of heads before that of tokens,
+so a head's tokens are one matrix); visible: bool, broadcastable to [B,Rj,X,S] for the X queries of a row of keys."""
 
 
 def attend_tree(
@@ -37,18 +41,21 @@ def attend_tree(
     window: AttentionWindow | None,
     products: MatrixProducts | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
+    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level.
+
+    scale: factor of scores; cap: soft cap of scores, or None; products: matrix products other than einsum.
+    """
     outputs = (
         attend(
             level.q,
-            [_masked_keys(other, level, other is level, window) for other in levels[: i + 1]],
+            [_masked_keys(key_level, level, key_level is level, window) for key_level in levels[: i + 1]],
             scale,
             cap,
             products,
         )
         for i, level in enumerate(levels)
     )
-    return tuple(checkpoint_name(output, "attended") for output in outputs)
+    return tuple(checkpoint_name(output, "attended") for output in outputs)  # a name for `model.remat`
 
 
 def _masked_keys(keys: TreeLevel, queries: TreeLevel, is_own: bool, window: AttentionWindow | None) -> MaskedKeys:
@@ -58,19 +65,19 @@ def _masked_keys(keys: TreeLevel, queries: TreeLevel, is_own: bool, window: Atte
         visible &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
         if keys.owner is not None:
             visible &= keys.owner[..., None, :] == keys.owner[..., None]
-    return keys.k, keys.v, narrow(window, visible, keys.positions, queries.positions)
+    return keys.k, keys.v, restrict_to_window(window, visible, keys.positions, queries.positions)
 
 
-def _to_rows(x: jax.Array, rows: int) -> jax.Array:
-    """Unfold a statistic [B,Rj,K,M,X] into [B,R,K,M,T], where (Rj, X) = (R/ρ, ρ·T)."""
+def _unfold_rows(x: jax.Array, rows: int) -> jax.Array:
+    """Unfold a softmax statistic (maximum or sum) per query of a part, [B,Rj,K,M,X], into [B,R,K,M,T]."""
     b, part_rows, k, m, folded = x.shape
     ratio = rows // part_rows
     x = x.reshape(b, part_rows, k, m, ratio, folded // ratio)
     return jnp.moveaxis(x, 4, 2).reshape(b, rows, k, m, folded // ratio)
 
 
-def _to_part(x: jax.Array, part_rows: int) -> jax.Array:
-    """Fold a statistic [B,R,K,M,T] into a part's [B,Rj,K,M,X]: the inverse of `_to_rows`."""
+def _fold_rows(x: jax.Array, part_rows: int) -> jax.Array:
+    """Fold a softmax statistic [B,R,K,M,T] into that of a part, [B,Rj,K,M,X]: the inverse of `_unfold_rows`."""
     b, rows, k, m, t = x.shape
     ratio = rows // part_rows
     x = x.reshape(b, part_rows, ratio, k, m, t)
@@ -78,24 +85,24 @@ def _to_part(x: jax.Array, part_rows: int) -> jax.Array:
 
 
 def _score(q: jax.Array, k: jax.Array) -> jax.Array:
-    """Multiply queries [B,R,X,K,M,Q] with keys [B,R,K,S,Q] -> [B,R,K,M,X,S] float32."""
+    """Multiply folded queries [B,Rj,X,K,M,Q] with keys [B,Rj,K,S,Q] -> [B,Rj,K,M,X,S] float32."""
     return jnp.einsum("brxkmq,brksq->brkmxs", q, k, preferred_element_type=jnp.float32)
 
 
-def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
-    """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
+def _weighted_sum(weight: jax.Array, v: jax.Array) -> jax.Array:
+    """Sum values [B,Rj,K,S,Q] by weights [B,Rj,K,M,X,S] float32 -> [B,Rj,X,K,M,Q] float32."""
     if v.dtype == jnp.float32:
         return jnp.einsum("brkmxs,brksq->brxkmq", weight, v)
     # Transposed afterwards, because XLA's CPU backend has no transposing product of bfloat16.
-    mixed = jnp.einsum("brkmxs,brksq->brkmxq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
-    return jnp.moveaxis(mixed, 4, 2)
+    summed = jnp.einsum("brkmxs,brksq->brkmxq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return jnp.moveaxis(summed, 4, 2)
 
 
 class MatrixProducts(NamedTuple):
-    """The two matrix products of attention, with the signatures of `_score` and `_mix`."""
+    """The two matrix products of attention, with the signatures of `_score` and `_weighted_sum`."""
 
     score: Callable[[jax.Array, jax.Array], jax.Array] = _score
-    mix: Callable[[jax.Array, jax.Array], jax.Array] = _mix
+    weighted_sum: Callable[[jax.Array, jax.Array], jax.Array] = _weighted_sum
 
 
 def attend(
@@ -107,9 +114,9 @@ def attend(
 ) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to the visible keys of all parts with one softmax -> [B,R,T,H,Q].
 
-    H = K·M: query head h reads key head h // M, without repeating keys. Scores are multiplied by `scale` (default
-    Q**-0.5) and soft-capped if `cap` is not None. Scores and softmax are in float32. A query without visible keys gets
-    zeros and zero gradient.
+    Query head h attends to key head h // M, without repeating keys. Scores are multiplied by `scale` (default Q**-0.5)
+    and soft-capped if `cap` is not None. Scores and softmax are in float32. A query without visible keys gets zeros
+    and zero gradient. `products` (default: einsum) computes the matrix products.
     """
     b, rows, t, h, size = q.shape
     products = products or MatrixProducts()
@@ -122,14 +129,14 @@ def attend(
         score = products.score(q.reshape(b, part_rows, rows // part_rows * t, kv_heads, m, size), k)
         scores.append(jnp.where(visible[:, :, None, None], soft_cap(score * scale, cap), MASKED_SCORE))
 
-    row_maxima = [_to_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
+    row_maxima = [_unfold_rows(jnp.max(lax.stop_gradient(score), axis=-1), rows) for score in scores]
     row_max = jnp.maximum(jnp.stack(row_maxima).max(axis=0), MIN_ROW_MAX)
 
     total = jnp.zeros((b, rows, kv_heads, m, t), jnp.float32)
-    mixed = jnp.zeros((b, rows, t, kv_heads, m, size), jnp.float32)
+    values = jnp.zeros((b, rows, t, kv_heads, m, size), jnp.float32)
     for (k, v, _), score in zip(parts, scores, strict=True):
-        weight = jnp.exp(score - _to_part(row_max, k.shape[1])[..., None])
-        total += _to_rows(weight.sum(axis=-1), rows)
-        mixed += products.mix(weight, v).reshape(mixed.shape)
+        weight = jnp.exp(score - _fold_rows(row_max, k.shape[1])[..., None])
+        total += _unfold_rows(weight.sum(axis=-1), rows)
+        values += products.weighted_sum(weight, v).reshape(values.shape)
     total = jnp.moveaxis(jnp.where(total > 0, total, 1.0), -1, 2)
-    return (mixed / total[..., None]).reshape(q.shape).astype(q.dtype)
+    return (values / total[..., None]).reshape(q.shape).astype(q.dtype)

@@ -1,6 +1,7 @@
 """Families of models by `model_type`: conversion between config.json and ModelConfig, and options of new models.
 
-The options of `ModelConfig` define the computation of a family, and `spec.param_specs` has the names of its weights.
+A family is a kind of architecture, such as Qwen3, whose models differ in sizes only. The options of `ModelConfig`
+define the computation of a family, and `spec.param_specs` has the names of its weights.
 """
 
 from __future__ import annotations

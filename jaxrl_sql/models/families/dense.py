@@ -14,9 +14,9 @@ from jaxrl_sql.models.families.fields import (
     HfConfig,
     common_fields,
     common_values,
-    count,
-    refuse,
-    refuse_windows,
+    read_count,
+    require_no_windows,
+    require_value,
 )
 from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.rope import SCALINGS
@@ -27,8 +27,9 @@ from jaxrl_sql.types import Fields
 class Dense(NamedTuple):
     """The properties of a family.
 
+    model_type, architecture: its names in config.json (`model_type`, `architectures`).
     switches: fields of ModelConfig that all its models share; norms.eps is a default.
-    fixed: fields of config.json that are written, and rejected with another value.
+    fixed: fields of config.json with their only supported value: it is written, and other values are rejected.
     max_positions: default of max_position_embeddings.
     head_dim: default of the field `head_dim`; 0: d_model / n_heads.
     has_head_dim: whether the field `head_dim` is read and written.
@@ -48,15 +49,16 @@ class Dense(NamedTuple):
         """Convert a config.json to a ModelConfig; raises InputError with a missing or unsupported field."""
         for name, value in self.fixed.items():
             if name != "use_sliding_window":
-                refuse(hf, name, value)
+                require_value(hf, name, value)
         if "use_sliding_window" in self.fixed:
-            refuse_windows(hf)
+            # The field may be true although no layer has a window, according to `layer_types`.
+            require_no_windows(hf)
         common = common_values(hf, self.switches, is_tied=False, max_positions=self.max_positions)
         head_dim = self.head_dim or common["d_model"] // common["n_heads"]
         return ModelConfig(
             family=self.model_type,
-            n_kv_heads=count(hf, "num_key_value_heads", common["n_heads"]),
-            head_dim=count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
+            n_kv_heads=read_count(hf, "num_key_value_heads", common["n_heads"]),
+            head_dim=read_count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
             rope=read_flat_rope(hf, 10_000.0, kinds=self.scalings),
             **common,
         )

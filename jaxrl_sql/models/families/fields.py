@@ -1,6 +1,6 @@
-"""Read and write the fields of a Hugging Face config that families share.
+"""Read and write the fields of a Hugging Face config (config.json) that families of models share.
 
-An unsupported field that would change the computation raises an error with its name.
+A field whose value is not supported and would change the computation raises an error with its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Family(NamedTuple):
     """A family of models.
 
     read, write: convert a Hugging Face config to a ModelConfig and back.
-    switches: fields of ModelConfig that all its models share; norms.eps is a default.
+    switches: fields of ModelConfig that all its models share. Only norms.eps is a default, which a config.json may
+    change.
     new_sliding: number of layers -> the sliding window of a new model; None: the family has none.
     """
 
@@ -29,7 +30,7 @@ class Family(NamedTuple):
     new_sliding: Callable[[int], SlidingWindow] | None = None
 
 
-def number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Json:
+def read_number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Json:
     """Return a number field, or `default` if it is absent or null; raises InputError with the field's name.
 
     `where`: name of a nested dict `hf`, for messages.
@@ -44,9 +45,9 @@ def number(hf: HfConfig, name: str, default: float | None = None, where: str = "
     return value
 
 
-def count(hf: HfConfig, name: str, default: int | None = None) -> int:
-    """Return a field that must be a whole number of at least 1, as `number` does."""
-    return check_count(number(hf, name, default), f"config.json: field {name}")
+def read_count(hf: HfConfig, name: str, default: int | None = None) -> int:
+    """Return a field that must be a whole number of at least 1, as `read_number` does."""
+    return check_count(read_number(hf, name, default), f"config.json: field {name}")
 
 
 def check_count(value: Json, what: str) -> int:
@@ -57,15 +58,16 @@ def check_count(value: Json, what: str) -> int:
 
 
 def _path(where: str, name: str) -> str:
+    """Return the path of a field in the config, for messages; `where`: that of the object that has it, or ""."""
     return f"{where}.{name}" if where else name
 
 
-def optional_number(hf: HfConfig, name: str) -> float | None:
+def read_optional_number(hf: HfConfig, name: str) -> float | None:
     """Return a number field, or None if it is absent or null; raises InputError with the field's name."""
-    return None if hf.get(name) is None else float(number(hf, name))
+    return None if hf.get(name) is None else float(read_number(hf, name))
 
 
-def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
+def read_section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
     """Return an object field, empty if it is absent or null; raises InputError with the field's name."""
     value = hf.get(name)
     if not isinstance(value, dict | None):
@@ -73,14 +75,14 @@ def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
     return value or {}
 
 
-def refuse(hf: HfConfig, name: str, supported: Json) -> None:
-    """Raise InputError if a field has another value than the supported one."""
+def require_value(hf: HfConfig, name: str, supported: Json) -> None:
+    """Raise InputError if a field is present and its value is not `supported`."""
     value = hf.get(name)
     if value is not None and value != supported:
         raise InputError(f"config.json: {name} is {value!r}; supported is {supported!r}")
 
 
-def refuse_windows(hf: HfConfig) -> None:
+def require_no_windows(hf: HfConfig) -> None:
     """Raise InputError for a config with sliding windows in some layer."""
     kinds = {kind for kind in hf.get("layer_types") or () if kind != "full_attention"}
     if hf.get("use_sliding_window") and (kinds or not hf.get("layer_types")):
@@ -92,19 +94,20 @@ def refuse_windows(hf: HfConfig) -> None:
 def common_values(hf: HfConfig, switches: Fields, *, is_tied: bool, max_positions: int) -> Record:
     """Return a family's switches and the fields of ModelConfig that every family reads the same way.
 
-    Defaults: `is_tied` for tied embeddings, `max_positions`, and the eps of the switches' norms.
+    `is_tied` and `max_positions` are defaults of tie_word_embeddings and max_position_embeddings. The default of
+    rms_norm_eps is the eps of the switches' norms.
     """
     norms = switches["norms"]
     return {
         **switches,
-        "vocab_size": count(hf, "vocab_size"),
-        "d_model": count(hf, "hidden_size"),
-        "n_layers": count(hf, "num_hidden_layers"),
-        "n_heads": count(hf, "num_attention_heads"),
-        "d_ff": count(hf, "intermediate_size"),
-        "norms": replace(norms, eps=number(hf, "rms_norm_eps", norms.eps)),
+        "vocab_size": read_count(hf, "vocab_size"),
+        "d_model": read_count(hf, "hidden_size"),
+        "n_layers": read_count(hf, "num_hidden_layers"),
+        "n_heads": read_count(hf, "num_attention_heads"),
+        "d_ff": read_count(hf, "intermediate_size"),
+        "norms": replace(norms, eps=read_number(hf, "rms_norm_eps", norms.eps)),
         "tie_embeddings": bool(hf.get("tie_word_embeddings", is_tied)),
-        "max_positions": count(hf, "max_position_embeddings", max_positions),
+        "max_positions": read_count(hf, "max_position_embeddings", max_positions),
     }
 
 

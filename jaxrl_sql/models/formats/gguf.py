@@ -1,8 +1,10 @@
 """Read GGUF files: metadata as ModelConfig, tensors by Hugging Face's names, dequantised while they are read.
 
-The changes of llama.cpp's converter are reversed. It interleaves the rows of Llama's queries and keys (its rotary
-embeddings rotate adjacent coordinates), adds 1 to Gemma's norms, and stores Llama 3's frequency scaling as a tensor of
-factors. Package `gguf` dequantises; it is imported only for files with quantised tensors.
+llama.cpp's converter changes tensors, and these changes are reversed here. It interleaves the rows of Llama's query and
+key weights, because llama.cpp's rotary embeddings rotate adjacent coordinates and Hugging Face's coordinates i and
+i + Q/2 of a head of size Q. It adds 1 to the weights of Gemma's norms, which scale by 1 + weight. It stores the scaling
+of Llama 3's rotary frequencies as a tensor of divisors. Package `gguf` dequantises; it is imported only for files with
+quantised tensors.
 """
 
 from __future__ import annotations
@@ -48,12 +50,15 @@ POST_NORM_NAMES = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+# The tensor of divisors of the rotary frequencies.
 ROPE_FACTORS = "rope_freqs.weight"
 # Parameters of the frequency scaling of Llama 3.1 to 3.3, except the factor, which varies (arXiv 2407.21783).
 LLAMA3_BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# llama.cpp scales scores by d_model / n_heads for Gemma 3 27B only, and by head_dim otherwise.
+# llama.cpp divides scores by the root of d_model / n_heads for Gemma 3 27B, which it recognises by its number of
+# layers, and by the root of head_dim for the other models.
 GEMMA3_27B_LAYERS = 62
-PLAIN = {0: ("F32", np.dtype(np.float32)), 1: ("F16", np.dtype(np.float16)), 30: ("BF16", BFLOAT16)}
+# ggml's number of each unquantised type -> (name, dtype).
+UNQUANTISED = {0: ("F32", np.dtype(np.float32)), 1: ("F16", np.dtype(np.float16)), 30: ("BF16", BFLOAT16)}
 
 
 def is_gguf(path: str | Path) -> bool:
@@ -62,7 +67,10 @@ def is_gguf(path: str | Path) -> bool:
 
 
 class _Metadata:
-    """The metadata of a file; raises InputError with path and key for missing and unsupported values."""
+    """The metadata of a file; raises InputError with path and key for missing and unsupported values.
+
+    The keys of the methods are without the architecture, as in `block_count` for `llama.block_count`.
+    """
 
     def __init__(self, path: Path, header: GgufHeader) -> None:
         self.path = path
@@ -75,11 +83,14 @@ class _Metadata:
             raise InputError(f"{path}: is one of {parts} parts; merge them first (llama-gguf-split --merge)")
 
     def get(self, key: str, default: Json = None) -> Json:
-        """Return a value of the architecture, floats as the shortest decimal that rounds to the float32."""
+        """Return a value of the architecture, or `default`.
+
+        A float is returned as the shortest decimal with the same float32, as in 1e-6 instead of 9.99999997e-07.
+        """
         value = self.values.get(f"{self.architecture}.{key}", default)
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
-    def need(self, key: str) -> Json:
+    def require(self, key: str) -> Json:
         """Return a value of the architecture; raises InputError if it is missing."""
         if (value := self.get(key)) is None:
             raise InputError(f"{self.path}: metadata {self.architecture}.{key} is missing")
@@ -87,11 +98,11 @@ class _Metadata:
 
     def count(self, key: str, default: Json = None) -> int:
         """Return a whole number of at least 1, as `get` does; raises InputError for other or missing values."""
-        value = self.need(key) if default is None else self.get(key, default)
+        value = self.require(key) if default is None else self.get(key, default)
         return check_count(value, f"{self.path}: metadata {self.architecture}.{key}")
 
-    def refuse(self, key: str, *, supported: Json) -> None:
-        """Raise InputError if a key has another value than the supported one."""
+    def require_value(self, key: str, supported: Json) -> None:
+        """Raise InputError if a key is present and its value is not `supported`."""
         if (value := self.get(key, supported)) != supported:
             raise InputError(
                 f"{self.path}: metadata {self.architecture}.{key} is {value!r}; supported is {supported!r}"
@@ -99,14 +110,17 @@ class _Metadata:
 
 
 def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
-    """Convert metadata to a ModelConfig; raises InputError with a missing, unknown or unsupported key."""
+    """Convert metadata to a ModelConfig, by way of Hugging Face's fields.
+
+    Raises InputError with a missing, unknown or unsupported key.
+    """
     metadata = _Metadata(path, header)
     family = ARCHITECTURES[metadata.architecture]
-    heads, width = metadata.count("attention.head_count"), metadata.count("embedding_length")
-    head_dim = metadata.count("attention.key_length", width // heads)
-    metadata.refuse("attention.value_length", supported=head_dim)
-    metadata.refuse("rope.dimension_count", supported=head_dim)
-    metadata.refuse("expert_count", supported=0)
+    n_heads, d_model = metadata.count("attention.head_count"), metadata.count("embedding_length")
+    head_dim = metadata.count("attention.key_length", d_model // n_heads)
+    metadata.require_value("attention.value_length", head_dim)
+    metadata.require_value("rope.dimension_count", head_dim)
+    metadata.require_value("expert_count", 0)
     embed = header.tensors.get("token_embd.weight")
     if embed is None:
         raise InputError(f"{path}: 1 missing (token_embd.weight)")
@@ -114,13 +128,13 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
     fields = {
         "model_type": family,
         "vocab_size": embed.shape[0],
-        "hidden_size": width,
+        "hidden_size": d_model,
         "num_hidden_layers": metadata.count("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": metadata.count("attention.head_count_kv", heads),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": metadata.count("attention.head_count_kv", n_heads),
         "head_dim": head_dim,
         "intermediate_size": metadata.count("feed_forward_length"),
-        "rms_norm_eps": metadata.need("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": metadata.require("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": metadata.count("context_length"),
         "rope_theta": theta,
         "rope_scaling": _scaling(metadata, header, head_dim, theta),
@@ -129,7 +143,7 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
     if family == "gemma3_text":
         fields |= _gemma3_fields(metadata, head_dim)
     else:
-        metadata.refuse("attention.sliding_window", supported=0)
+        metadata.require_value("attention.sliding_window", 0)
     try:
         config = FAMILIES[family].read(fields)
     except InputError as error:
@@ -169,24 +183,24 @@ def _scaling(metadata: _Metadata, header: GgufHeader, head_dim: int, theta: floa
         raise InputError(
             f"{metadata.path}: metadata {metadata.architecture}.rope.scaling.type is {kind!r}; valid: 'linear'"
         )
-    return {"rope_type": "linear", "factor": metadata.need("rope.scaling.factor")}
+    return {"rope_type": "linear", "factor": metadata.require("rope.scaling.factor")}
 
 
 def _llama3_scaling(metadata: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> Record:
-    """Return the frequency scaling for a tensor of factors; raises InputError unless it is Llama 3's.
+    """Return the frequency scaling for a tensor of divisors; raises InputError unless it is Llama 3's.
 
-    The factors determine the three parameters of the bands only up to a scale. So the published parameters are used,
-    and must reproduce the frequencies.
+    `entry` is that of the tensor ROPE_FACTORS. The divisors do not determine the three parameters of LLAMA3_BANDS
+    uniquely. So the published parameters are used, and must reproduce the frequencies.
     """
     if entry.offset + 4 * math.prod(entry.shape) > metadata.path.stat().st_size:
         raise _truncation_error(metadata.path, ROPE_FACTORS)
     factors = np.fromfile(metadata.path, np.float32, math.prod(entry.shape), offset=entry.offset)
     factor = float(factors.max(initial=1.0))
-    plain, stretched = (
+    unscaled, scaled = (
         np.asarray(rope_frequencies(head_dim, Rope(theta, scaling)))
         for scaling in (None, RopeScaling("llama3", factor))
     )
-    if factors.shape != plain.shape or not np.allclose(plain / factors, stretched, rtol=1e-4, atol=0.0):
+    if factors.shape != unscaled.shape or not np.allclose(unscaled / factors, scaled, rtol=1e-4, atol=0.0):
         raise InputError(
             f"{metadata.path}: {ROPE_FACTORS} are not the factors of Llama 3's frequency scaling by {factor:g}"
         )
@@ -194,7 +208,7 @@ def _llama3_scaling(metadata: _Metadata, entry: TensorEntry, head_dim: int, thet
 
 
 def gguf_name(hf_name: str, config: ModelConfig) -> str:
-    """Return the name of a weight in a GGUF file."""
+    """Return the name in a GGUF file of the weight with Hugging Face's name `hf_name`."""
     names = NAMES | (POST_NORM_NAMES if config.norms.has_post_norms else {})
     stem, kind = hf_name.rsplit(".", 1)
     if not stem.startswith("model.layers."):
@@ -204,17 +218,18 @@ def gguf_name(hf_name: str, config: ModelConfig) -> str:
 
 
 def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig) -> dict[str, StoredTensor]:
-    """Return the tensors of an open file by Hugging Face's names; unknown tensors keep their names.
+    """Return the tensors of an open file by Hugging Face's names; tensors without such a name keep that of the file.
 
-    Raises InputError for a truncated file, and for quantised tensors without package gguf.
+    file: the open file's descriptor. Raises InputError for a truncated file, and for quantised tensors without package
+    gguf.
     """
     size = os.fstat(file).st_size
-    spelled = {gguf_name(name, config): name for spec in param_specs(config) for name in spec.hf_names()}
+    hf_names = {gguf_name(name, config): name for spec in param_specs(config) for name in spec.hf_names()}
     tensors = {}
     for name, entry in header.tensors.items():
         if name == ROPE_FACTORS:
             continue
-        hf_name = spelled.get(name, name)
+        hf_name = hf_names.get(name, name)
         tensor = _to_tensor(path, file, entry, hf_name, config)
         rows = entry.shape[0] if len(entry.shape) > 1 else 1
         if entry.offset + rows * tensor.encoding.row_bytes > size:
@@ -234,8 +249,8 @@ def _to_tensor(path: Path, file: int, entry: TensorEntry, hf_name: str, config: 
     if config.norms.is_zero_centered and hf_name.endswith("norm.weight"):
         encoding = encoding._replace(dtype=None, decode=_minus_one(encoding))
     if config.family == "llama" and hf_name.endswith(("q_proj.weight", "k_proj.weight")):
-        pairs = np.arange(entry.shape[0]).reshape(-1, config.head_dim // 2, 2)
-        order = pairs.swapaxes(1, 2).reshape(-1)
+        pairs = np.arange(entry.shape[0]).reshape(-1, config.head_dim // 2, 2)  # the file's rows (2i, 2i + 1) of a head
+        order = pairs.swapaxes(1, 2).reshape(-1)  # which are Hugging Face's (i, i + Q/2)
     return StoredTensor(path, file, entry.offset, entry.shape, encoding, order)
 
 
@@ -252,8 +267,8 @@ def _minus_one(encoding: Encoding) -> Callable[[np.ndarray], np.ndarray] | None:
 def _encoding(path: Path, entry: TensorEntry) -> Encoding:
     """Return the encoding of a tensor's rows, without dtype and decoder if package gguf cannot dequantise it."""
     columns = entry.shape[-1] if entry.shape else 1
-    if entry.ggml_type in PLAIN:
-        name, dtype = PLAIN[entry.ggml_type]
+    if entry.ggml_type in UNQUANTISED:
+        name, dtype = UNQUANTISED[entry.ggml_type]
         return Encoding(name, columns * dtype.itemsize, dtype)
     try:
         import gguf  # noqa: PLC0415 (an extra)
@@ -261,8 +276,8 @@ def _encoding(path: Path, entry: TensorEntry) -> Encoding:
         raise InputError(f"{path}: its tensors are quantised: pip install 'jaxrl-sql[gguf]' to read them") from error
     try:
         kind = gguf.GGMLQuantizationType(entry.ggml_type)
-        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-        gguf.dequantize(np.zeros((1, block_bytes), np.uint8), kind)
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        gguf.dequantize(np.zeros((1, block_bytes), np.uint8), kind)  # raises an error if it is not supported
     except (ValueError, KeyError, NotImplementedError):
         return Encoding(f"ggml type {entry.ggml_type}", 0, None)
-    return Encoding(kind.name, columns // block * block_bytes, None, lambda raw: gguf.dequantize(raw, kind))
+    return Encoding(kind.name, columns // block_size * block_bytes, None, lambda raw: gguf.dequantize(raw, kind))

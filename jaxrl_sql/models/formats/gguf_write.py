@@ -1,9 +1,9 @@
-"""Write GGUF files for llama.cpp, one tensor at a time, and verify the header before the file replaces an old one.
+"""Write GGUF files for llama.cpp, one tensor at a time, and verify the header before the file replaces an old file.
 
-The changes of llama.cpp's converter are applied, which `gguf` reverses: interleaved rows of Llama's queries and keys, 1
-added to Gemma's norms, Llama 3's frequency scaling as a tensor of factors. Package `gguf` writes the file. The
-tokenizer is written in llama.cpp's form. If that form does not reproduce its tokenization, the whole tokenizer.json is
-added (`tokenizer.huggingface.json` of ggml's docs/gguf.md).
+The changes of llama.cpp's converter are applied, which our module `formats.gguf` reverses: the rows of Llama's query
+and key weights are interleaved, 1 is added to the weights of Gemma's norms, and Llama 3's frequency scaling becomes a
+tensor of divisors. Package `gguf` writes the file. The tokenizer is written in llama.cpp's form. If that form does not
+reproduce its tokenization, the complete tokenizer.json is added (`tokenizer.huggingface.json` of ggml's docs/gguf.md).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
     SPECIAL,
     SPLITS,
     TEMPLATE,
+    TOKENIZER_JSON,
     UNUSED,
     USER_DEFINED,
-    WHOLE,
     tokenizer_of,
 )
 from jaxrl_sql.models.rope import Rope, rope_frequencies
@@ -37,8 +37,9 @@ from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
 """Types of matrices; vectors (norms and biases) are float32."""
 _FILE_TYPES = {"f16": 1, "q8_0": 7}  # llama.cpp's file types, by the type of most tensors
-_UNKNOWN, _BYTE = 2, 6
-_WIDEST = float(np.finfo(np.float16).max)
+_UNKNOWN, _BYTE = 2, 6  # further values of tokenizer.ggml.token_type
+_MAX_FLOAT16 = float(np.finfo(np.float16).max)
+_BLOCK_SIZE = 32  # numbers per block of q8_0
 
 
 def save_gguf(
@@ -52,10 +53,14 @@ def save_gguf(
 ) -> None:
     """Write a model's tensors (Hugging Face's names and layout, in the order of `param_specs`) as a GGUF file.
 
-    stops: tokens that end an answer, in addition to the tokenizer's. chat_template: the template for other programs, in
-    place of the tokenizer's, which only this package then reads. An existing file is replaced after the new header
-    has been read back and equals `config`. Raises InputError without package gguf, for a family without a GGUF name,
-    for a config that the format cannot express, and for weights out of the range of float16.
+    kind: type of the matrices, a key of KINDS.
+    stops: ids of tokens that end an answer, in addition to the tokenizer's.
+    chat_template: a template for other programs. It replaces the tokenizer's own, which is stored under a separate key
+    that only this package reads. "": the tokenizer's own for all programs.
+
+    An existing file is replaced after the new header has been read back and equals `config`. Raises InputError without
+    package gguf, for a family without a GGUF name, for a config that the format cannot express, and for weights out of
+    the range of float16.
     """
     names = {family: name for name, family in ARCHITECTURES.items()}
     if config.family not in names:
@@ -94,7 +99,7 @@ def save_gguf(
 
 
 def _metadata(config: ModelConfig) -> Record:
-    """Return llama.cpp's metadata of a config, with keys without the architecture."""
+    """Return llama.cpp's metadata of a config; the keys are without the architecture, which precedes them in a file."""
     metadata: Record = {
         "context_length": config.max_positions,
         "embedding_length": config.d_model,
@@ -124,15 +129,19 @@ def _metadata(config: ModelConfig) -> Record:
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
+    """Add a value to the metadata with the method for its type."""
     adders = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
     adders.get(type(value), writer.add_array)(key, value)
 
 
-def _file_dtype(spec_shape: tuple[int, ...], kind: str) -> str:
-    """Return the type of a tensor; as in llama.cpp, float16 for matrices whose rows are not whole blocks."""
-    if len(spec_shape) < 2:
+def _tensor_type(shape: tuple[int, ...], kind: str) -> str:
+    """Return the ggml type of a tensor of Hugging Face's shape.
+
+    As in llama.cpp it is float16, instead of q8_0, for matrices whose rows cannot be divided into whole blocks.
+    """
+    if len(shape) < 2:
         return "F32"
-    return "F16" if kind == "q8_0" and spec_shape[-1] % 32 else KINDS[kind]
+    return "F16" if kind == "q8_0" and shape[-1] % _BLOCK_SIZE else KINDS[kind]
 
 
 def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.ndarray]], kind: str) -> None:
@@ -140,36 +149,36 @@ def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.nda
     import gguf  # noqa: PLC0415 (an extra; `save_gguf` checked it)
 
     specs = {name: spec for spec in param_specs(config) for name in spec.hf_names()}
-    extra = _rope_factors(config)
-    if extra is not None:
-        writer.add_tensor(ROPE_FACTORS, extra)
+    rope_factors = _rope_factors(config)
+    if rope_factors is not None:
+        writer.add_tensor(ROPE_FACTORS, rope_factors)
     for name, spec in specs.items():
-        as_kind = gguf.GGMLQuantizationType[_file_dtype(spec.hf_shape, kind)]
-        block, block_bytes = gguf.GGML_QUANT_SIZES[as_kind]
-        n_bytes = int(np.prod(spec.hf_shape)) // block * block_bytes
-        dtype = np.dtype(np.float16 if as_kind == gguf.GGMLQuantizationType.F16 else np.float32)
-        writer.add_tensor_info(gguf_name(name, config), spec.hf_shape, dtype, n_bytes, as_kind)
+        tensor_type = gguf.GGMLQuantizationType[_tensor_type(spec.hf_shape, kind)]
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[tensor_type]
+        n_bytes = int(np.prod(spec.hf_shape)) // block_size * block_bytes
+        dtype = np.dtype(np.float16 if tensor_type == gguf.GGMLQuantizationType.F16 else np.float32)
+        writer.add_tensor_info(gguf_name(name, config), spec.hf_shape, dtype, n_bytes, tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    if extra is not None:
-        writer.write_tensor_data(extra)
+    if rope_factors is not None:
+        writer.write_tensor_data(rope_factors)
     for (name, spec), (tensor_name, tensor) in zip(specs.items(), tensors, strict=True):
         if tensor_name != name:
             raise ValueError(f"tensor {name} is expected, not {tensor_name}")
-        plain = _convert(name, tensor.astype(np.float32).reshape(spec.hf_shape), spec, config)
-        as_name = _file_dtype(spec.hf_shape, kind)
-        if as_name != "F32" and not np.abs(plain).max(initial=0.0) <= _WIDEST:
+        converted = _convert(name, tensor.astype(np.float32).reshape(spec.hf_shape), spec, config)
+        type_name = _tensor_type(spec.hf_shape, kind)
+        if type_name != "F32" and not np.abs(converted).max(initial=0.0) <= _MAX_FLOAT16:
             raise InputError(f"export: {name} has weights that are NaN or out of the range of float16")
-        writer.write_tensor_data(gguf.quantize(plain, gguf.GGMLQuantizationType[as_name]))
+        writer.write_tensor_data(gguf.quantize(converted, gguf.GGMLQuantizationType[type_name]))
 
 
 def _convert(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConfig) -> np.ndarray:
-    """Return a tensor in the layout of llama.cpp's graph of the family."""
+    """Return a tensor with the changes of llama.cpp's converter for the family (see the module's docstring)."""
     if config.norms.is_zero_centered and not spec.is_matrix and name.endswith("norm.weight"):
         return tensor + np.float32(1)
     if config.family == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-        halves = tensor.reshape(-1, 2, config.head_dim // 2, tensor.shape[-1])
+        halves = tensor.reshape(-1, 2, config.head_dim // 2, tensor.shape[-1])  # of the rows of each head
         return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(tensor.shape))
     return tensor
 
@@ -180,12 +189,15 @@ def _rope_factors(config: ModelConfig) -> np.ndarray | None:
     if scaling is None or scaling.kind != "llama3":
         return None
     ropes = (Rope(config.rope.theta), config.rope)
-    plain, stretched = (np.asarray(rope_frequencies(config.head_dim, rope)) for rope in ropes)
-    return (plain / stretched).astype(np.float32)
+    unscaled, scaled = (np.asarray(rope_frequencies(config.head_dim, rope)) for rope in ropes)
+    return (unscaled / scaled).astype(np.float32)
 
 
 def _check(part: Path, path: Path, config: ModelConfig) -> None:
-    """Raise InputError with the first field that the file's header does not reproduce."""
+    """Raise InputError with the first field of `config` that the header of the file `part` does not reproduce.
+
+    `path`: the file's final path, for the message.
+    """
     if difference := first_difference(config, gguf_config(part, read_header(part))):
         name, value, readable = difference
         raise InputError(
@@ -195,7 +207,7 @@ def _check(part: Path, path: Path, config: ModelConfig) -> None:
 
 
 def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequence[int] = ()) -> Record:
-    """Return a tokenizer as metadata of GGUF.
+    """Return a tokenizer as metadata of GGUF, with complete keys; stops: ids of further tokens that end an answer.
 
     Raises InputError unless it is a byte-level or SentencePiece BPE whose tokenization the metadata reproduce.
     """
@@ -216,11 +228,11 @@ def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequenc
         metadata["pre"] = split_name(raw)
     ids = {key: getattr(tokenizer, f"{name}_id", None) for name, key in SPECIAL.items()}
     metadata |= {f"{key}_token_id": int(i) for key, i in ids.items() if i is not None}
-    others = [int(i) for i in dict.fromkeys(stops) if i != ids["eos"]]
-    if others and ids["eos"] is None:
-        metadata["eos_token_id"] = others.pop(0)
-    # llama.cpp has keys for three tokens that end an answer.
-    metadata |= dict(zip(("eot_token_id", "eom_token_id"), reversed(others), strict=False))
+    other_stops = [int(i) for i in dict.fromkeys(stops) if i != ids["eos"]]
+    if other_stops and ids["eos"] is None:
+        metadata["eos_token_id"] = other_stops.pop(0)
+    # llama.cpp has keys for three tokens that end an answer; of more, the last are written.
+    metadata |= dict(zip(("eot_token_id", "eom_token_id"), reversed(other_stops), strict=False))
     bos = ids["bos"]
     metadata["add_bos_token"] = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
     tokenizer_fields = {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value not in ([], None)}
@@ -230,7 +242,8 @@ def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequenc
         tokenizer_of(tokenizer_fields, Path("export")), tokenizer
     ):
         return tokenizer_fields
-    tokenizer_fields |= {"tokenizer.ggml.pre": "default", WHOLE: json.dumps(raw, ensure_ascii=False)}
+    # llama.cpp's form does not reproduce the tokenizer, so the complete tokenizer.json is added.
+    tokenizer_fields |= {"tokenizer.ggml.pre": "default", TOKENIZER_JSON: json.dumps(raw, ensure_ascii=False)}
     if not has_equal_tokens(tokenizer_of(tokenizer_fields, Path("export")), tokenizer):
         raise InputError(
             "export: GGUF cannot express how the tokenizer splits text: export the Hugging Face folder "
@@ -239,26 +252,32 @@ def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequenc
     return tokenizer_fields
 
 
-def _tokens(raw: Fields, size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
-    """Return text and llama.cpp's type of each id; ids without a token are unused."""
-    texts = dict.fromkeys(range(size), "")
-    types = dict.fromkeys(range(size), UNUSED)
+def _tokens(raw: Fields, vocab_size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
+    """Return the text and llama.cpp's type of each id, as two lists; ids without a token are unused.
+
+    raw: the tokenizer.json; vocab_size: the model's; is_pieces: whether it is a SentencePiece tokenizer.
+    """
+    texts = dict.fromkeys(range(vocab_size), "")
+    types = dict.fromkeys(range(vocab_size), UNUSED)
     for text, i in raw["model"]["vocab"].items():
         texts[i], types[i] = text, NORMAL
-        if is_pieces and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+        if is_pieces and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):  # such as <0x0A>
             types[i] = _BYTE
     for added in raw.get("added_tokens", ()):
         texts[added["id"]] = added["content"]
         types[added["id"]] = CONTROL if added["special"] else USER_DEFINED
     if is_pieces and (unknown := raw["model"].get("unk_token")) is not None:
         types[raw["model"]["vocab"][unknown]] = _UNKNOWN
-    if len(texts) > size:
-        raise InputError(f"export: the tokenizer has {len(texts)} tokens, and the model {size}")
+    if len(texts) > vocab_size:
+        raise InputError(f"export: the tokenizer has {len(texts)} tokens, and the model {vocab_size}")
     return [text or f"[PAD{i}]" for i, text in sorted(texts.items())], [t for _, t in sorted(types.items())]
 
 
 def split_name(raw: Fields) -> str:
-    """Return llama.cpp's name of a byte-level tokenizer's pre-tokenization, or `default` without a name."""
+    """Return llama.cpp's name of a byte-level tokenizer's pre-tokenization, or `default` if it has no name.
+
+    raw: the tokenizer.json.
+    """
     patterns = [part["pattern"] for part in _pre_tokenizers(raw.get("pre_tokenizer")) if "pattern" in part]
     composes, ignores = "NFC" in json.dumps(raw.get("normalizer")), bool(raw["model"].get("ignore_merges"))
     for name, split in SPLITS.items():
@@ -274,7 +293,7 @@ def _prepends(raw: Fields) -> bool:
 
 
 def _pre_tokenizers(part: Fields | None) -> Iterator[Fields]:
-    """Yield a pre-tokenizer and its parts, recursively."""
+    """Yield a pre-tokenizer of a tokenizer.json and its parts, recursively; nothing for None."""
     if part:
         yield part
         for inner in part.get("pretokenizers", ()):

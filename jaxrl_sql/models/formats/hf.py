@@ -1,8 +1,9 @@
 """Read and write checkpoint folders in Hugging Face's format; GGUF files can be read too.
 
-All names and shapes are first compared with the table of parameters, so that a checkpoint of another model fails with
-one complete message. Then each tensor is read directly into its part of the stacked leaf (on a mesh: each device's
-shard). Only tokenizers need transformers, which is imported on use.
+All names and shapes are first compared with the table of parameters (`spec.param_specs`), so that a checkpoint of
+another model fails with one complete message. The parameters of all layers are stacked in one array, a leaf of the
+tree. Each tensor of a file is read directly into its part of the leaf (on a mesh: each device's shard). Only tokenizers
+need transformers, which is imported on use.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 GENERATION_FILE = "generation_config.json"
 DTYPES = ("float32", "bfloat16")
+# Maximum size of a safetensors file that is written; larger models are split into several.
 SHARD_BYTES = 4 << 30
+# Maximum number of tensor names in an error message.
 NAMES_SHOWN = 5
 
 
@@ -62,7 +65,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def load_config(source: str | Path) -> ModelConfig:
-    """Read the ModelConfig of a folder or a GGUF file; raises InputError for an unknown family or unsupported field."""
+    """Read the ModelConfig of a folder or a GGUF file.
+
+    Raises InputError for an unknown family (`model_type`) and for unsupported fields.
+    """
     source = Path(source)
     if is_gguf(source):
         return gguf_config(source, read_header(source))
@@ -95,7 +101,7 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str, StoredTensor]]:
-    """Open the tensors of a folder or GGUF file, by Hugging Face's names, until `files` closes."""
+    """Open a folder or GGUF file -> (config, tensors by Hugging Face's names); they stay open until `files` closes."""
 
     def open_file(path: Path) -> int:
         return files.enter_context(path.open("rb", buffering=0)).fileno()
@@ -112,19 +118,25 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
 
 
 def _is_ignored(name: str, config: ModelConfig) -> bool:
-    """Return whether a tensor may be ignored: a buffer, or an output projection tied to the embedding."""
+    """Return whether a tensor without a parameter may be ignored.
+
+    Such tensors are the frequencies of rotary embeddings, and an output projection tied to the embedding.
+    """
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 
 def _summarize(kind: str, items: Iterable[str]) -> str:
-    """Return the number of items of a kind and the first few names, or ""."""
+    """Return a part of an error message: the number of items of a kind and the first few names; "" without items."""
     listed = sorted(items)
     more = f", and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
     return f"{len(listed)} {kind} ({', '.join(listed[:NAMES_SHOWN])}{more})" if listed else ""
 
 
 def _compare(source: Path, config: ModelConfig, tensors: dict[str, StoredTensor]) -> None:
-    """Raise one InputError with all tensors that are missing, unknown, misshapen or of an unsupported type."""
+    """Compare tensors with the parameters of a config.
+
+    Raises one InputError with all tensors that are missing, unknown, misshapen or of an unsupported type.
+    """
     display_name = partial(gguf_name, config=config) if is_gguf(source) else str
     expected = {name: spec.hf_shape for spec in param_specs(config) for name in spec.hf_names()}
     common = expected.keys() & tensors.keys()
@@ -150,7 +162,7 @@ def count_tensors(config: ModelConfig) -> int:
 
 
 def check_weights(source: str | Path) -> None:
-    """Check the configuration and the tensors' names, shapes and types of a model, without reading them.
+    """Check the configuration of a model and the names, shapes and types of its tensors, without reading the tensors.
 
     Raises InputError for a missing file, an unknown family, and tensors of another model.
     """
@@ -169,16 +181,22 @@ def load_checkpoint(
 ) -> tuple[ModelConfig, PyTree]:
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
-    matrices: dtype of matrices in a model that is not trained, whose products cast them anyway; "": `dtype`.
-    by_layer: return the layers as L trees for decoding (`stacked_layers.split_layers`) instead of stacked arrays.
-    on_progress: called with the number of tensors read, of `count_tensors`.
+    dtype: of all parameters, `float32` or `bfloat16`.
+    matrices: a separate dtype for matrices, to save memory; "": `dtype`. It may be narrower if the model is only used
+    for inference: a matrix product casts its weight to the type of the activations, so a weight that is stored in that
+    type gives the same result. Norms and biases keep `dtype`. Training leaves it empty, as updates apply to all weights
+    in `dtype`.
+    by_layer: return the layers as a tuple of one tree per layer, for decoding (`stacked_layers.split_layers`), instead
+    of one tree of stacked arrays.
+    on_progress: called with the number of tensors read so far; in total they are `count_tensors`.
 
     Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for weights that
-    are not sound (`tensor_files.is_sound`), and with all tensors that are missing, unknown or misshapen.
+    are not sound (`tensor_files.is_sound`: finite and not too large), and with all tensors that are missing, unknown or
+    misshapen.
     """
     source = Path(source)
     broken: set[str] = set()
-    done = Tally(on_progress)
+    progress = Tally(on_progress)
     default_dtype, matrix_dtype = (np.dtype(_check_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
         config, tensors = _open_tensors(source, files)
@@ -192,10 +210,10 @@ def load_checkpoint(
             else:
                 sharding = sharding_of(mesh, axes, shape, spec.name)
             load_tensors = load_layers if is_split else load_leaf
-            target = matrix_dtype if spec.is_matrix else default_dtype
+            leaf_dtype = matrix_dtype if spec.is_matrix else default_dtype
             stored = [tensors[name] for name in spec.hf_names()]
-            loaded = load_tensors(spec, stored, target, sharding, threads, broken)
-            done.add(len(stored))
+            loaded = load_tensors(spec, stored, leaf_dtype, sharding, threads, broken)
+            progress.add(len(stored))
             return loaded
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
@@ -224,24 +242,27 @@ def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _check_dtype(dtype: str) -> Any:
-    """Return the dtype of a name; raises InputError unless checkpoints support it."""
+    """Return the JAX dtype with this name; raises InputError for types that are not in DTYPES."""
     if dtype not in DTYPES:
         raise InputError(f"dtype: {dtype!r} is not supported; valid are {', '.join(DTYPES)}")
     return jnp.dtype(dtype)
 
 
-def _layer(stacked: jax.Array | np.ndarray, number: int) -> jax.Array | np.ndarray:
-    """Return a layer of a stacked array; on a device with one program per shape instead of one per layer."""
-    return _layer_on_device(stacked, number) if isinstance(stacked, jax.Array) else stacked[number]
+def _layer(stacked: jax.Array | np.ndarray, index: int) -> jax.Array | np.ndarray:
+    """Return a layer of a stacked array.
+
+    On a device the index is an argument of the program, so that one program per shape serves all layers.
+    """
+    return _layer_on_device(stacked, index) if isinstance(stacked, jax.Array) else stacked[index]
 
 
 @jax.jit
-def _layer_on_device(stacked: jax.Array, number: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(stacked, number, keepdims=False)
+def _layer_on_device(stacked: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(stacked, index, keepdims=False)
 
 
 def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (name, tensor) in the layout of files, with one tensor on the host at a time.
+    """Yield (Hugging Face's name, tensor in the layout of its files), with one tensor on the host at a time.
 
     Raises InputError for a tensor that is not sound in `dtype` (`tensor_files.is_sound`).
     """
@@ -250,50 +271,50 @@ def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tupl
         for layer, name in enumerate(spec.hf_names()):
             tensor = gather_array(_layer(leaf, layer) if spec.is_stacked else leaf).astype(dtype, copy=False)
             refuse_broken_weights(f"export to {np.dtype(dtype)}", () if is_sound(tensor) else (name,))
-            flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
-            tensor = tensor.reshape(flat)
+            tensor = tensor.reshape(spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)
 
 
 def _counted(
     tensors: Iterable[tuple[str, np.ndarray]], on_progress: ProgressCallback
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield tensors, and report their number."""
-    for done, tensor in enumerate(tensors, start=1):
+    """Yield the tensors; after each was used, report the number of tensors so far."""
+    for count, tensor in enumerate(tensors, start=1):
         yield tensor
-        on_progress(done)
+        on_progress(count)
 
 
 def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
     """Write tensors as one safetensors file, or as shards of at most `SHARD_BYTES` with their index."""
-    parts: list[Path] = []
+    shards: list[Path] = []  # files with temporary names
     shard_of: dict[str, int] = {}
     pending: dict[str, np.ndarray] = {}
-    total = 0
+    total_bytes = 0
 
     def flush() -> None:
-        part = folder / f".{len(parts)}.safetensors"
-        write_safetensors(part, pending)
-        shard_of.update(dict.fromkeys(pending, len(parts)))
-        parts.append(part)
+        shard = folder / f".{len(shards)}.safetensors"
+        write_safetensors(shard, pending)
+        shard_of.update(dict.fromkeys(pending, len(shards)))
+        shards.append(shard)
         pending.clear()
 
     for name, tensor in tensors:
         if pending and sum(t.nbytes for t in pending.values()) + tensor.nbytes > SHARD_BYTES:
             flush()
         pending[name] = tensor
-        total += tensor.nbytes
+        total_bytes += tensor.nbytes
     flush()
-    # Names include the number of shards, which is known now. Files of an earlier save would be read, so delete them.
+    # The final names include the number of shards, which is known only now. Weights of an earlier save are deleted,
+    # because a reader would take them for a part of this model.
     for old in (*folder.glob("model-*-of-*.safetensors"), folder / WEIGHTS_FILE, folder / INDEX_FILE):
         old.unlink(missing_ok=True)
-    if len(parts) == 1:
-        parts[0].rename(folder / WEIGHTS_FILE)
+    if len(shards) == 1:
+        shards[0].rename(folder / WEIGHTS_FILE)
         return
-    names = [f"model-{i + 1:05d}-of-{len(parts):05d}.safetensors" for i in range(len(parts))]
-    for part, file_name in zip(parts, names, strict=True):
-        part.rename(folder / file_name)
-    index = {"metadata": {"total_size": total}, "weight_map": {name: names[i] for name, i in shard_of.items()}}
+    names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    for shard, file_name in zip(shards, names, strict=True):
+        shard.rename(folder / file_name)
+    index = {"metadata": {"total_size": total_bytes}, "weight_map": {name: names[i] for name, i in shard_of.items()}}
     _write_json(folder / INDEX_FILE, index)
 
 
@@ -310,7 +331,7 @@ def _generation_fields(source: str | Path | None) -> dict[str, Any]:
 
 
 def stop_tokens(source: str | Path) -> list[int]:
-    """Return the distinct tokens that end an answer according to a model's files.
+    """Return the distinct ids of the tokens that end an answer according to a model's files.
 
     Sources are the generation config and the config of a folder, and the metadata of a GGUF file. Raises InputError
     for ids that are not whole numbers.
@@ -347,41 +368,45 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer if not None.
 
+    dtype: of the written weights, `float32` or `bfloat16`.
     source: folder or file from which the model was loaded. Its generation config and its tokens that end an answer are
-    written too. ends: further tokens that end answers of a trained model. on_progress: called with the number of
-    tensors written, of `count_tensors`. Existing files are replaced. The host holds one file of at most `SHARD_BYTES`.
-    All processes must call this function, and one writes.
+    written too.
+    ends: ids of further tokens that end answers of a trained model.
+    on_progress: called with the number of tensors written so far; in total they are `count_tensors`.
+
+    Existing files are replaced. The host holds the tensors of one file, at most `SHARD_BYTES`, at a time. All processes
+    of a run must call this function, and the first writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
         raise InputError(f"model: family is {config.family!r}; valid are {', '.join(sorted(FAMILIES))}")
-    target = _check_dtype(dtype)
+    target_dtype = _check_dtype(dtype)
     family = FAMILIES[config.family]
-    written = family.write(config)
-    if difference := first_difference(config, family.read(written)):
+    hf = family.write(config)
+    if difference := first_difference(config, family.read(hf)):
         name, value, readable = difference
         raise InputError(f"model: family {config.family} has {name} = {readable}, not {value}")
     # Without a version, transformers warns about tokenizers of over 100,000 tokens and suggests another regex.
-    fields = {**written, "dtype": dtype, "torch_dtype": dtype, "transformers_version": version("transformers")}
-    special = {}
+    fields = {**hf, "dtype": dtype, "torch_dtype": dtype, "transformers_version": version("transformers")}
+    special_ids = {}
     if tokenizer is not None:
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        special = {name: value for name, value in ids.items() if value is not None}
-    generation = {"do_sample": False, **special, **_generation_fields(source)}
+        special_ids = {name: value for name, value in ids.items() if value is not None}
+    generation = {"do_sample": False, **special_ids, **_generation_fields(source)}
     existing = _token_ids(generation.get("eos_token_id"), Path(source or folder))
-    declared = [*existing, *(stop_tokens(source) if source is not None else ()), *ends]
-    if len(all_ends := list(dict.fromkeys(declared))) > len(existing):
-        generation["eos_token_id"] = all_ends if len(all_ends) > 1 else all_ends[0]
+    stop_ids = [*existing, *(stop_tokens(source) if source is not None else ()), *ends]
+    if len(distinct := list(dict.fromkeys(stop_ids))) > len(existing):
+        generation["eos_token_id"] = distinct if len(distinct) > 1 else distinct[0]
     folder = Path(folder)
-    tensors = hf_tensors(config, params, target)
-    if not is_first():  # every process contributes its shards, one writes
+    tensors = hf_tensors(config, params, target_dtype)
+    if not is_first():  # the first process writes; the others take part in gathering each tensor from its shards
         for _ in tensors:
             pass
         wait_for_all("save_checkpoint")
         return
     folder.mkdir(parents=True, exist_ok=True)
     _write_weights(folder, _counted(tensors, on_progress))
-    _write_json(folder / CONFIG_FILE, {**fields, **special})
+    _write_json(folder / CONFIG_FILE, {**fields, **special_ids})
     _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:
         save_tokenizer(tokenizer, folder)

@@ -1,8 +1,8 @@
 """Tensors in files, read a few rows at a time.
 
-The headers of safetensors and GGUF files have the offset of each tensor. So a tensor is an open file, an offset, and a
-decoder of rows. Reads use `pread` and not a memory map, so that file pages stay in the system's cache and do not count
-as memory of the process.
+The headers of safetensors and GGUF files have the offset of each tensor. So a tensor is represented by an open file, an
+offset, and a decoder of rows (`StoredTensor`). Reads use `pread` and not a memory map, so that file pages stay in the
+system's cache and do not count as memory of the process.
 """
 
 from __future__ import annotations
@@ -29,29 +29,35 @@ SAFETENSORS_DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": BFLOAT16,
 }
-HEADER_BYTES = 100 << 20  # headers of real models are shorter
+HEADER_BYTES = 100 << 20  # a limit for damaged files; headers of real models are shorter
 
 
-# Larger weights, such as those with a flipped bit, make squares of states overflow in float32, so norms return 0.
+# Limit of a weight's absolute value. A larger weight, as a flipped bit in a file may cause, makes squares of states
+# overflow in float32, and norms then return 0.
 LARGEST_WEIGHT = 1e15
 
 
 def is_sound(numbers: np.ndarray) -> bool:
     """Return whether all floats are finite and below LARGEST_WEIGHT in absolute value.
 
-    The bits of other floats, read as integers, are the largest of each sign.
+    The check compares bits as integers, without computing with floats. As signed integers, positive floats order by
+    value and negative floats are below 0. As unsigned integers, negative floats are above all positive ones and order
+    by absolute value. Infinity and NaN have the largest bits of their sign.
     """
     with np.errstate(over="ignore"):  # in float16 the limit is infinity
         limits = np.array([LARGEST_WEIGHT, -LARGEST_WEIGHT]).astype(numbers.dtype)
-    positive, negative = (np.dtype(f"{sign}{numbers.dtype.itemsize}") for sign in "iu")
+    signed, unsigned = (np.dtype(f"{kind}{numbers.dtype.itemsize}") for kind in "iu")
     return bool(
-        numbers.view(positive).max(initial=0) < limits.view(positive)[0]
-        and numbers.view(negative).max(initial=0) < limits.view(negative)[1]
+        numbers.view(signed).max(initial=0) < limits.view(signed)[0]
+        and numbers.view(unsigned).max(initial=0) < limits.view(unsigned)[1]
     )
 
 
 def refuse_broken_weights(where: object, names: Collection[str]) -> None:
-    """Raise InputError for the names of tensors that are not sound (`is_sound`); none for no names."""
+    """Raise InputError that lists `names`, those of tensors that are not sound (`is_sound`); do nothing without names.
+
+    `where`: the file, folder or operation, for the message.
+    """
     if names:
         first, others = min(names), f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise InputError(
@@ -61,10 +67,13 @@ def refuse_broken_weights(where: object, names: Collection[str]) -> None:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors to a file with the mode of the umask, where safetensors would make it private."""
+    """Write tensors to a file, replacing an existing file only when the new one is complete.
+
+    The file gets the permissions of the umask; safetensors alone would make it readable by its owner only.
+    """
     part = path.with_name(f".part-{path.name}")
     part.unlink(missing_ok=True)
-    part.touch()  # with the mode of the umask
+    part.touch()  # creates it with the permissions of the umask
     mode = part.stat().st_mode
     save_file(dict(tensors), part, metadata={"format": "pt"})
     part.chmod(mode)
@@ -72,9 +81,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 class Encoding(NamedTuple):
-    """The encoding of a row of a tensor in `row_bytes` bytes.
+    """The encoding of the rows of a tensor.
 
-    decode: [N,row_bytes] bytes -> [N,columns]; None if rows are arrays of `dtype`. name: of the encoding in its format.
+    name: its name in the file's format; row_bytes: bytes per row.
+    dtype: type of the numbers if a row is a plain array; otherwise None, and `decode` converts rows, bytes
+    [N,row_bytes] -> numbers [N,columns]. If both are None, the encoding is not supported.
     """
 
     name: str
@@ -85,9 +96,13 @@ class Encoding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in an open file; `shape` is Hugging Face's, and a vector is one row.
+    """A tensor in an open file.
 
-    order: the file's row of each of Hugging Face's rows, for a format with another order.
+    path, file: its path, for messages, and the open file's descriptor.
+    offset: of the tensor's first byte in the file.
+    shape: Hugging Face's shape; a vector is stored as one row.
+    encoding: of its rows.
+    order: for a file with the rows in a different order: for each of Hugging Face's rows, the index of the file's row.
     """
 
     path: Path
@@ -103,7 +118,7 @@ class StoredTensor:
         return self.encoding.dtype is not None or self.encoding.decode is not None
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop, [stop - start, columns], in the stored or decoded dtype."""
+        """Return rows [start, stop) as [stop - start, columns], in the stored or decoded dtype."""
         if self.order is None:
             return self._decode(start, stop)
         rows = self.order[start:stop]
@@ -111,10 +126,14 @@ class StoredTensor:
         return self._decode(first, last + 1)[rows - first]
 
     def read_into(self, start: int, out: np.ndarray) -> None:
-        """Read stored rows, starting with `start`, into a contiguous array out [N,columns] without another copy."""
+        """Read N stored rows, starting with `start`, into a contiguous array out [N,columns].
+
+        The stored bytes are copied without decoding, so `out` must have the encoding's dtype or one of its size.
+        """
         self._read_bytes(start, out.view(np.uint8))
 
     def _decode(self, start: int, stop: int) -> np.ndarray:
+        """Return the file's rows [start, stop), in the file's order."""
         raw = np.empty((stop - start, self.encoding.row_bytes), np.uint8)
         self._read_bytes(start, raw)
         if self.encoding.dtype is not None:
@@ -124,18 +143,21 @@ class StoredTensor:
         return self.encoding.decode(raw)
 
     def _read_bytes(self, start: int, out: np.ndarray) -> None:
-        """Fill out [N,row_bytes] with bytes; a single `preadv` may return fewer."""
-        view = out.data.cast("B")
-        at = self.offset + start * self.encoding.row_bytes
-        while view:
-            count = os.preadv(self.file, [view], at)
+        """Fill out [N,row_bytes] with the bytes of the file's rows from `start`; a single `preadv` may return fewer."""
+        remaining = out.data.cast("B")
+        position = self.offset + start * self.encoding.row_bytes
+        while remaining:
+            count = os.preadv(self.file, [remaining], position)
             if not count:
                 raise InputError(f"{self.path}: ends in the middle of a tensor")
-            view, at = view[count:], at + count
+            remaining, position = remaining[count:], position + count
 
 
 def read_safetensors(path: Path, file: int) -> dict[str, StoredTensor]:
-    """Read the header of an open safetensors file; raises InputError if it is invalid or truncated."""
+    """Return the tensors of an open safetensors file by name, from its header; `file` is its descriptor.
+
+    Raises InputError if the file is invalid or truncated.
+    """
     try:
         return dict(_entries(path, file))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -143,6 +165,7 @@ def read_safetensors(path: Path, file: int) -> dict[str, StoredTensor]:
 
 
 def _entries(path: Path, file: int) -> list[tuple[str, StoredTensor]]:
+    """Parse the header: its length in 8 bytes, then JSON with an entry per tensor; the tensors' bytes follow."""
     size = os.fstat(file).st_size
     length = int.from_bytes(os.pread(file, 8, 0), "little")
     if length > min(size - 8, HEADER_BYTES):
@@ -153,7 +176,10 @@ def _entries(path: Path, file: int) -> list[tuple[str, StoredTensor]]:
 
 
 def _entry(path: Path, file: int, data: int, size: int, entry: Record) -> StoredTensor:
-    """Read a tensor's header entry and check it against the file's size; `data` is the offset of the first tensor."""
+    """Read a tensor's header entry and check it against the file's size.
+
+    `data` is the offset of the first tensor in the file, and `data_offsets` are relative to it.
+    """
     shape, (start, stop) = tuple(int(n) for n in entry["shape"]), entry["data_offsets"]
     name, dtype = entry["dtype"], SAFETENSORS_DTYPES.get(entry["dtype"])
     rows = shape[0] if len(shape) > 1 else 1

@@ -1,11 +1,14 @@
 """bfloat16 matrix products with CPU instructions, in the form for which XLA's CPU backend uses them.
 
-The instructions are Intel's AMX and AMD's AVX512_BF16. The form is [M,K] times [K,S] or [S,K], optionally batched, with
-row-major operands and a float32 result. Throughput on two cores: 500 to 1,900 GFLOP/s with AMX, 500 to 900 on AMD Zen
-5, compared with 200 to 350 in float32. Intel's AVX512_BF16 without AMX is slower than float32 (110 to 160 compared
-with 190 to 270) and is not used. XLA converts other forms to float32 or rejects them ("Unsupported element type for
-DotThunk"), and a bfloat16 result takes as long as float32. So operands are transposed explicitly, with layout
-constraints on them and on the result; otherwise XLA fuses the transposition into the product.
+The instructions are Intel's AMX and AMD's AVX512_BF16. The form is [M,K] times [K,S], or times the transpose of [S,K],
+optionally batched, with row-major operands and a float32 result. Throughput on two cores: 500 to 1,900 GFLOP/s with
+AMX, 500 to 900 on AMD Zen 5, compared with 200 to 350 in float32. Intel's AVX512_BF16 without AMX is slower than
+float32 (110 to 160 compared with 190 to 270) and is not used.
+
+XLA converts products of other forms to float32 or rejects them ("Unsupported element type for DotThunk"). A product
+with a bfloat16 result is as slow as one in float32. So operands are transposed explicitly, with constraints on the
+memory layout of operands and result. Without these constraints XLA fuses the transposition into the product, which then
+does not have the required form.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
+# Maximum rows and columns of a tile in `transpose`: 32 bfloat16 numbers are a cache line of 64 bytes.
 _TILE = 32
+# Tiles with fewer rows or columns are not used.
 _MIN_SIZE = 8
 
 
@@ -42,8 +47,8 @@ def product(a: jax.Array, b: jax.Array, is_transposed: bool = False) -> jax.Arra
     """Multiply a [*N,M,K] with b [*N,K,S], or [*N,S,K] if `is_transposed`, both bfloat16 -> [*N,M,S] float32."""
     n = a.ndim - 2
     batch = tuple(range(n))
-    over = (((n + 1,), (n + is_transposed,)), (batch, batch))
-    return _by_rows(lax.dot_general(a, b, over, preferred_element_type=jnp.float32))
+    dimensions = (((n + 1,), (n + is_transposed,)), (batch, batch))
+    return _row_major(lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32))
 
 
 def transpose(x: jax.Array) -> jax.Array:
@@ -51,14 +56,15 @@ def transpose(x: jax.Array) -> jax.Array:
 
     The transposition works on tiles of whole cache lines; without tiles a large matrix takes seven times as long.
     """
-    *lead, m, k = x.shape
-    n = len(lead)
+    *batch, m, k = x.shape
+    n = len(batch)
     rows, columns = (math.gcd(size, _TILE) for size in (m, k))
     if min(rows, columns) < _MIN_SIZE:
-        return _by_rows(jnp.swapaxes(x, n, n + 1))
-    tiles = _by_rows(jnp.swapaxes(x.reshape(*lead, m // rows, rows, k // columns, columns), n + 1, n + 2))
-    return _by_rows(tiles.transpose(*range(n), n + 1, n + 3, n, n + 2)).reshape(*lead, k, m)
+        return _row_major(jnp.swapaxes(x, n, n + 1))
+    tiles = _row_major(jnp.swapaxes(x.reshape(*batch, m // rows, rows, k // columns, columns), n + 1, n + 2))
+    return _row_major(tiles.transpose(*range(n), n + 1, n + 3, n, n + 2)).reshape(*batch, k, m)
 
 
-def _by_rows(x: jax.Array) -> jax.Array:
+def _row_major(x: jax.Array) -> jax.Array:
+    """Constrain an array to the row-major memory layout, so that XLA does not fuse a transposition into its use."""
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))

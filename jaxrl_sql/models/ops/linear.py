@@ -1,17 +1,21 @@
 """Products, scales and shifts of activations by weights, with gradients accumulated in float32.
 
-Automatic differentiation makes the output's gradient the left operand of the weight gradient's product. XLA's CPU
-backend transposes the left operand and fuses its computation into that copy. For an MLP it evaluates the gate's
-derivative column by column, which takes longer than all matrix products together. So this module makes the narrower
-operand the left one. The sums are the same; on GPU and TPU the order does not matter.
+The gradient of a weight is the product of the output's gradient and the input. Automatic differentiation makes the
+output's gradient the left operand. XLA's CPU backend transposes the left operand and fuses its computation into that
+copy. For an MLP it evaluates the gate's derivative column by column, which takes longer than all matrix products
+together. So this module makes the operand with fewer columns the left one. The sums are the same; on GPU and TPU the
+order does not matter.
 
 Weights may have a wider dtype than the activations (float32 master weights for bfloat16 compute). They are cast in the
 product, so that no narrow copy is saved for the backward pass, and their gradient is summed in their own dtype without
 rounding to that of the activations.
 
-In JAX the gradient of an array has the array's dtype. A bfloat16 sum over pieces of logits or occurrences of a token
-stops growing after some hundred terms. A `Weight` is a narrow array with an unused float32 array of zeros, whose
-gradient is that of the array in float32.
+In JAX the gradient of an array has the array's dtype. A gradient is a sum over many terms, such as chunks of logits
+or occurrences of a token, and a bfloat16 sum stops growing after some hundred terms. So a bfloat16 weight is passed as
+a `Weight`: the array, and a float32 array of zeros that no value depends on. The custom gradients of this module return
+the weight's gradient, in float32, as the gradient of the zeros.
+
+"Narrow" means a floating-point type of less than 32 bits.
 """
 
 from __future__ import annotations
@@ -50,12 +54,12 @@ AnyWeight = jax.Array | Weight
 
 
 def float32_leaves(params: PyTree) -> PyTree:
-    """Return the tree to differentiate with respect to: float32 zeros for narrow leaves, and the other leaves."""
+    """Return the tree to differentiate with respect to: float32 zeros for narrow leaves, other leaves unchanged."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32) if _is_narrow(x) else x, params)
 
 
 def with_float32_leaves(params: PyTree, leaves: PyTree) -> PyTree:
-    """Return parameters with narrow leaves as Weights with zeros, and the other leaves from `leaves`."""
+    """Return parameters whose leaves are those of `leaves` (of `float32_leaves`), narrow ones paired as a Weight."""
     return jax.tree.map(lambda x, leaf: Weight(x, leaf) if _is_narrow(x) else leaf, params, leaves)
 
 
@@ -65,16 +69,20 @@ def value_of(weight: AnyWeight) -> jax.Array:
 
 
 def without_zeros(weight: AnyWeight) -> AnyWeight:
-    """Return the weight as saved for a backward pass, which still shows whether it is a Weight."""
+    """Return the weight as saved for a backward pass: without the zeros, but of the type Weight if it was one."""
     return Weight(weight.value, None) if isinstance(weight, Weight) else weight
 
 
 def gradient_of(weight: AnyWeight, total: jax.Array) -> PyTree:
-    """Return a float32 sum as gradient of a weight: of its zeros, or rounded to the array's dtype."""
+    """Return `total`, the float32 gradient, in the structure of a weight.
+
+    For a Weight it is the gradient of the zeros; for an array it is rounded to the array's dtype.
+    """
     return Weight(None, total) if isinstance(weight, Weight) else total.astype(weight.dtype)  # type: ignore[arg-type]
 
 
 def _is_narrow(x: Any) -> bool:
+    """Return whether an array has a floating-point type of less than 32 bits."""
     return bool(jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits < 32)
 
 
@@ -112,23 +120,25 @@ class Transposed(NamedTuple):
 def linear(x: jax.Array, w: AnyWeight | Transposed, n_in: int = 1, dtype: DTypeLike | None = None) -> jax.Array:
     """Contract the last `n_in` axes of x [...,*I] with the first `n_in` of w [*I,*O] -> [...,*O].
 
-    The operands have x's dtype. So has the result unless `dtype` is given, in which it is then accumulated.
+    I are the input axes and O the output axes of the weight. The weight is cast to x's dtype. The result has x's dtype,
+    or `dtype` if it is given, in which the sums are then accumulated.
     """
     return _linear(x, w.weight, n_in, dtype, True) if isinstance(w, Transposed) else _linear(x, w, n_in, dtype, False)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _linear(x: jax.Array, w: AnyWeight, n_in: int, dtype: DTypeLike, is_transposed: bool) -> jax.Array:
-    inner = tuple(range(x.ndim - n_in, x.ndim))
-    of_in, _ = _axes(w, n_in, is_transposed)
-    return _dot(x, value_of(w).astype(x.dtype), inner, of_in, dtype or x.dtype)
+    """Compute `linear`; if `is_transposed`, w is stored as [*O,*I]."""
+    x_axes = tuple(range(x.ndim - n_in, x.ndim))
+    input_axes, _ = _axes(w, n_in, is_transposed)
+    return _dot(x, value_of(w).astype(x.dtype), x_axes, input_axes, dtype or x.dtype)
 
 
 def _axes(w: AnyWeight, n_in: int, is_transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the contracted axes of a weight, and the others."""
+    """Return the input axes of a weight, which are contracted, and its output axes."""
     n = len(w.shape)
-    cut = n - n_in if is_transposed else n_in
-    first, last = tuple(range(cut)), tuple(range(cut, n))
+    split = n - n_in if is_transposed else n_in
+    first, last = tuple(range(split)), tuple(range(split, n))
     return (last, first) if is_transposed else (first, last)
 
 
@@ -141,19 +151,20 @@ def _linear_forward(
 def _linear_backward(
     n_in: int, dtype: DTypeLike, is_transposed: bool, residuals: tuple[jax.Array, AnyWeight], g: jax.Array
 ) -> tuple[jax.Array, PyTree]:
-    del dtype  # it is g's
+    del dtype  # g has this dtype
     x, weight = residuals
     w, g = value_of(weight), g.astype(x.dtype)
-    lead = tuple(range(x.ndim - n_in))
-    _, of_out = _axes(w, n_in, is_transposed)
-    dx = _dot(g, w.astype(x.dtype), tuple(range(len(lead), g.ndim)), of_out, x.dtype)
+    batch_axes = tuple(range(x.ndim - n_in))
+    _, output_axes = _axes(w, n_in, is_transposed)
+    dx = _dot(g, w.astype(x.dtype), tuple(range(len(batch_axes), g.ndim)), output_axes, x.dtype)
+    # The weight's first axes come from `first`: the input's, or the output's for a transposed weight.
     first, last = (g, x) if is_transposed else (x, g)
-    cut = first.ndim - len(lead)
-    if _has_fast_product(x, g) or math.prod(w.shape[:cut]) <= math.prod(w.shape[cut:]):
-        dw = _dot(first, last, lead, lead, jnp.float32)
-    else:
-        swapped = _dot(last, first, lead, lead, jnp.float32)
-        n_last = w.ndim - cut
+    n_first = first.ndim - len(batch_axes)
+    if _has_fast_product(x, g) or math.prod(w.shape[:n_first]) <= math.prod(w.shape[n_first:]):
+        dw = _dot(first, last, batch_axes, batch_axes, jnp.float32)
+    else:  # the narrower operand on the left, then the result's axes in the weight's order
+        swapped = _dot(last, first, batch_axes, batch_axes, jnp.float32)
+        n_last = w.ndim - n_first
         dw = swapped.transpose(*range(n_last, w.ndim), *range(n_last))
     return dx, gradient_of(weight, dw)
 
@@ -201,31 +212,37 @@ def _sum(x: jax.Array, w: AnyWeight) -> jax.Array:
     return jnp.sum(x, axis=tuple(range(x.ndim - len(w.shape))))
 
 
-def _dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """Contract axes `of_a`, a's first or last, with axes `of_b`, b's first or last; round only the sums to `dtype`."""
-    over = ((of_a, of_b), ((), ()))
+def _dot(a: jax.Array, b: jax.Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+    """Contract axes `a_axes` of a with axes `b_axes` of b; the sums have the type `dtype`.
+
+    The contracted axes are the first or the last of their array. The result has the other axes of a, then those of b.
+    """
+    dimensions = ((a_axes, b_axes), ((), ()))
     has_fast_product = _has_fast_product(a, b)
     if a.dtype == dtype and not has_fast_product:
-        return lax.dot_general(a, b, over)
+        return lax.dot_general(a, b, dimensions)
     # XLA's CPU backend lacks some bfloat16 products with float32 sums, so those run in float32.
     return lax.platform_dependent(
         a, b,
-        cpu=lambda a, b: _plain_dot(a, b, of_a, of_b).astype(dtype) if has_fast_product
-        else lax.dot_general(a.astype(dtype), b.astype(dtype), over),
-        default=lambda a, b: lax.dot_general(a, b, over, preferred_element_type=dtype),
+        cpu=lambda a, b: _bfloat16_dot(a, b, a_axes, b_axes).astype(dtype) if has_fast_product
+        else lax.dot_general(a.astype(dtype), b.astype(dtype), dimensions),
+        default=lambda a, b: lax.dot_general(a, b, dimensions, preferred_element_type=dtype),
     )  # fmt: skip
 
 
 def _has_fast_product(a: jax.Array, b: jax.Array) -> bool:
-    """Return whether the CPU has fast instructions for this product."""
+    """Return whether both are bfloat16 and this machine's CPU has fast instructions for their product."""
     return a.dtype == b.dtype == jnp.bfloat16 and cpu.has_bfloat16_products()
 
 
-def _plain_dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> jax.Array:
-    """Return a bfloat16 product in float32, reshaped to two matrices for `cpu.product`."""
-    of_m, of_s = (tuple(axis for axis in range(x.ndim) if axis not in of) for x, of in ((a, of_a), (b, of_b)))
-    k = math.prod(a.shape[axis] for axis in of_a)
-    left = a.reshape(-1, k) if of_a[0] else cpu.transpose(a.reshape(k, -1))
-    right = b.reshape(-1, k) if of_b[0] else b.reshape(k, -1)
-    out = cpu.product(left, right, is_transposed=bool(of_b[0]))
-    return out.reshape([a.shape[axis] for axis in of_m] + [b.shape[axis] for axis in of_s])
+def _bfloat16_dot(a: jax.Array, b: jax.Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> jax.Array:
+    """Return a bfloat16 product in float32, as `_dot` does, by reshaping both to matrices for `cpu.product`."""
+    a_rest, b_rest = (
+        tuple(axis for axis in range(x.ndim) if axis not in axes) for x, axes in ((a, a_axes), (b, b_axes))
+    )
+    k = math.prod(a.shape[axis] for axis in a_axes)
+    # The contracted axes are either the first (they start with axis 0) or the last.
+    left = a.reshape(-1, k) if a_axes[0] else cpu.transpose(a.reshape(k, -1))
+    right = b.reshape(-1, k) if b_axes[0] else b.reshape(k, -1)
+    out = cpu.product(left, right, is_transposed=bool(b_axes[0]))
+    return out.reshape([a.shape[axis] for axis in a_rest] + [b.shape[axis] for axis in b_rest])

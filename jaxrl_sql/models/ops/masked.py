@@ -1,4 +1,7 @@
-"""Sums, means and maxima over masked elements, with safe gradients and for empty masks."""
+"""Sums, means and maxima over the elements where a mask is true.
+
+Empty masks are allowed, and NaN outside the mask affects neither values nor gradients.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def standardize(x: jax.Array, mask: jax.Array, epsilon: float = 1e-6) -> jax.Arr
 
 
 def sum_and_count(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the sums of masked `x` and of `mask`, which can be added over parts before a mean is taken."""
+    """Return the sum of masked `x` and the number of true elements; both can be added over parts before the mean."""
     return masked_sum(x, mask), jnp.sum(mask).astype(jnp.float32)
 
 

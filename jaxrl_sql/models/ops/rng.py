@@ -12,13 +12,13 @@ import jax
 
 
 class Purpose(IntEnum):
-    """Purpose of a key; numbers are never reused."""
+    """Purpose of a key. Values must not change or be reused, because they determine the random numbers of a seed."""
 
-    INIT = 0
+    INIT = 0  # initial weights of the model
     ROLLOUT = 1
     EVAL = 2
-    DATA = 3
-    ADAPTERS = 4
+    DATA = 3  # answers sampled to filter a data set
+    ADAPTERS = 4  # initial weights of LoRA adapters
 
 
 def base_key(seed: int | jax.Array, purpose: Purpose) -> jax.Array:
@@ -27,7 +27,7 @@ def base_key(seed: int | jax.Array, purpose: Purpose) -> jax.Array:
 
 
 def fold(key: jax.Array, *numbers: int | jax.Array) -> jax.Array:
-    """Derive a key by folding in numbers, in order."""
+    """Derive a key by folding in numbers such as step, sequence and position, in order."""
     for number in numbers:
         key = jax.random.fold_in(key, number)
     return key

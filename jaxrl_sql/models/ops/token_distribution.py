@@ -1,8 +1,10 @@
 """The next-token distribution: temperature, truncation and log-probabilities.
 
-Sampler and trainer share this module, so that they use the same policy: logits divided by the temperature, log-softmax
-in float32. Truncated sampling (top-k, top-p) returns two log-probabilities per token: under the full distribution, for
-the policy ratio, and under the truncated one, for importance weights.
+Sampler (the rollout engine) and trainer share this module, so that they use the same policy: logits divided by the
+temperature, log-softmax in float32. Truncated sampling (top-k, top-p, min-p) returns two log-probabilities per token:
+under the full distribution, for the policy ratio, and under the truncated one, for importance weights.
+
+Letters of shapes: B prompts, G answers per prompt, T tokens per answer, D width of the model, V vocabulary, N rows.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from jaxrl_sql.models.ops.rows import first_of_largest, pick, sample_by_mass
 from jaxrl_sql.models.ops.truncation import EVERY_LIMIT, Truncation, truncate
 
 KEPT_BYTES = 256 << 20
+"""Default limit, in bytes, of the logits in memory at a time."""
 
 IdRanges = tuple[tuple[int, int], ...]
-"""Half-open ranges of token ids; static arguments of compiled programs."""
+"""Ranges [start, stop) of token ids; a tuple, so that it can be a static argument of compiled programs."""
 
 # Far below any logit: its exponential is 0, and unlike -inf it causes no NaN (0 · x, x - x, gradients).
 _IMPOSSIBLE = -1e30
@@ -59,12 +62,15 @@ def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
 
 
 def without_ids(logits: jax.Array, missing: IdRanges) -> jax.Array:
-    """Set the probability of ids without a token to 0: logits [...,V] float32; a no-op for ()."""
+    """Set the probability of ids without a token to 0: logits [...,V] float32; a no-op for ().
+
+    A model's vocabulary is often padded to a larger size than its tokenizer's; the ids in between have no token.
+    """
     if not missing:
         return logits
     is_missing = np.zeros(logits.shape[-1], bool)
-    for first, last in missing:
-        is_missing[first:last] = True
+    for start, stop in missing:
+        is_missing[start:stop] = True
     return jnp.where(is_missing, _IMPOSSIBLE, logits)
 
 
@@ -102,9 +108,9 @@ def sample_tokens(
 ) -> SampledTokens:
     """Sample a token per row: keys [N], logits [N,V]; temperature 0 takes the most likely, with behavior_logprob 0.
 
-    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncation, samples
-    (static): the limits that some row uses, and whether some row is not greedy. The full distribution has no penalty
-    and no truncation, and temperature 1 for a greedy row.
+    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncation (static):
+    which limits any row uses. samples (static): whether any row is not greedy; False omits sampling. The full
+    distribution has no penalty and no truncation, and temperature 1 for a greedy row.
     """
     scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)
@@ -124,7 +130,7 @@ def sample_tokens(
 
 
 def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
-    """Return the log-probabilities [...,V] of logits [...,V] at a temperature, which is broadcast."""
+    """Return the log-probabilities [...,V] of logits [...,V] at a temperature, a scalar or [...,1]."""
     scaled = _scale(logits, jnp.max(logits, axis=-1, keepdims=True), temperature)
     return scaled - jnp.log(jnp.sum(jnp.exp(scaled), axis=-1, keepdims=True))
 
@@ -132,8 +138,9 @@ def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array
 def _scale(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Subtract the largest logit [...,1] from logits [...,V], then divide by the temperature.
 
-    The largest becomes exactly 0, or NaN if it is not finite. Without this case a fused loop may round its product
-    with a penalty differently, and a small temperature would scale that difference out of the range of exp.
+    The largest logit becomes exactly 0, or NaN if it is not finite. This case is separate for a reason. XLA may compute
+    a penalized logit twice, in two fused loops that round differently. Then the difference to the maximum is not
+    exactly 0, and division by a small temperature can make it too large for exp.
     """
     return jnp.where(logits == largest, largest - largest, (logits - largest) / temperature)
 
@@ -157,17 +164,18 @@ def _score_forward(
     total = jnp.sum(mass, axis=-1)
     log_total = jnp.log(total)
     entropy = log_total - jnp.sum(mass * scaled, axis=-1) / total
-    target = _scale(pick(logits, targets)[..., None], largest, temperature)[..., 0]
-    return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
+    target_logit = _scale(pick(logits, targets)[..., None], largest, temperature)[..., 0]
+    return TokenLogprobs(target_logit - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
 def _score_backward(temperature: float, residuals: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
     logits, targets, largest, log_total, entropy = residuals
     logprobs = _scale(logits, largest, temperature) - log_total[..., None]
     p = jnp.exp(logprobs)
-    hit = jnp.arange(logits.shape[-1]) == targets[..., None]
-    by_entropy = p * (logprobs + entropy[..., None]) * g.entropy[..., None]
-    return (jnp.where(hit, 1.0 - p, -p) * g.logprob[..., None] - by_entropy) / temperature, None
+    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    # With respect to the scaled logit j: d logprob = [j is the target] - p_j; d entropy = -p_j (log p_j + entropy).
+    entropy_term = p * (logprobs + entropy[..., None]) * g.entropy[..., None]
+    return (jnp.where(is_target, 1.0 - p, -p) * g.logprob[..., None] - entropy_term) / temperature, None
 
 
 score.defvjp(_score_forward, _score_backward)
@@ -185,14 +193,14 @@ def token_logprobs(
 ) -> TokenLogprobs:
     """Score target tokens with at most `kept_bytes` of logits in memory.
 
-    hidden [B,G,T,D]: the states that predict targets [B,G,T]; unembedding [D,V]; logit_cap: soft cap of the logits,
-    before the temperature; missing: ids without a token, with probability 0. If all logits (float32) fit, they are
-    saved for the backward pass. Otherwise T is split into the fewest equal chunks that fit (of at least one token),
-    whose logits are recomputed in the backward pass.
+    hidden [B,G,T,D]: the states that predict targets [B,G,T]; unembedding [D,V]; temperature: 0 counts as 1;
+    logit_cap: soft cap of the logits, before the temperature; missing: ids without a token, with probability 0. If all
+    logits (float32) fit, they are saved for the backward pass. Otherwise T is split into the fewest equal chunks that
+    fit (of at least one token), whose logits are recomputed in the backward pass.
 
-    Without a gradient of the unembedding (`is_frozen`), the gradient of a token's state is known up to a factor in the
-    forward pass. It is computed there, and logits are neither saved nor recomputed, except for a gradient of the
-    entropy.
+    is_frozen: the unembedding gets no gradient. The gradient of a log-probability with respect to its token's state is
+    then computed in the forward pass; the backward pass only multiplies it by the gradient of the log-probability. So
+    logits are neither saved nor recomputed, except for a gradient of the entropy.
     """
 
     def score_chunk(states: jax.Array, tokens: jax.Array, table: AnyWeight | Transposed) -> TokenLogprobs:
@@ -205,18 +213,22 @@ def token_logprobs(
         return _make_frozen_scorer(score_chunk, chunks)(hidden, targets, unembedding)
     if chunks == 1:
         return score_chunk(hidden, targets, unembedding)
-    by_state = jax.checkpoint(lambda states, tokens: score_chunk(states, tokens, unembedding))
-    scored: TokenLogprobs = _in_chunks(by_state, chunks, hidden, targets)
+    recomputed = jax.checkpoint(lambda states, tokens: score_chunk(states, tokens, unembedding))
+    scored: TokenLogprobs = _in_chunks(recomputed, chunks, hidden, targets)
     return scored
 
 
+# (states [B,G,t,D], tokens [B,G,t], unembedding) -> scores of a chunk of t tokens.
 ChunkScorer = Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]
 
 
 def _make_frozen_scorer(
     score_chunk: ChunkScorer, chunks: int
 ) -> Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]:
-    """Return a function (hidden, targets, table) -> scores, differentiable with respect to `hidden` only."""
+    """Return a function (hidden, targets, table) -> scores, differentiable with respect to `hidden` only.
+
+    The table is the unembedding. Symbolic zeros show whether log-probability or entropy has a gradient at all.
+    """
 
     @jax.custom_vjp
     def score_frozen(hidden: jax.Array, targets: jax.Array, table: PyTree) -> TokenLogprobs:
@@ -234,17 +246,18 @@ def _make_frozen_scorer(
             def logprob(states: jax.Array) -> tuple[jax.Array, jax.Array]:
                 return score_chunk(states, tokens, table)[:2]
 
-            value, pull, entropy = jax.vjp(logprob, states, has_aux=True)
-            return TokenLogprobs(value, entropy), pull(jnp.ones_like(value))[0]
+            value, pullback, entropy = jax.vjp(logprob, states, has_aux=True)
+            # Each log-probability depends on its own token's state only, so ones give all gradients in one pass.
+            return TokenLogprobs(value, entropy), pullback(jnp.ones_like(value))[0]
 
-        scores, slope = _in_chunks(score_with_gradient, chunks, hidden, targets)
-        return scores, (slope, hidden, targets, table)
+        scores, logprob_grad = _in_chunks(score_with_gradient, chunks, hidden, targets)
+        return scores, (logprob_grad, hidden, targets, table)
 
     def backward(residuals: tuple[PyTree, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
-        slope, hidden, targets, table = residuals
-        by_state = jnp.zeros(hidden.shape, jnp.float32)
+        logprob_grad, hidden, targets, table = residuals
+        hidden_grad = jnp.zeros(hidden.shape, jnp.float32)
         if not _is_zero(g.logprob):
-            by_state += slope.astype(jnp.float32) * g.logprob[..., None]
+            hidden_grad += logprob_grad.astype(jnp.float32) * g.logprob[..., None]
         if not _is_zero(g.entropy):
 
             def entropy(states: jax.Array) -> jax.Array:
@@ -252,25 +265,30 @@ def _make_frozen_scorer(
                 entropies: jax.Array = _in_chunks(entropy_of, chunks, states, targets)
                 return entropies
 
-            by_state += jax.vjp(entropy, hidden)[1](g.entropy)[0]
-        return by_state.astype(hidden.dtype), None, None
+            hidden_grad += jax.vjp(entropy, hidden)[1](g.entropy)[0]
+        return hidden_grad.astype(hidden.dtype), None, None
 
     score_frozen.defvjp(forward, backward, symbolic_zeros=True)
     return score_frozen
 
 
 def _is_primal(x: Any) -> bool:
+    """Return whether `x` is JAX's pair of an argument's value and whether it is differentiated (`perturbed`)."""
     return isinstance(x, CustomVJPPrimal)
 
 
 def _is_zero(cotangent: Any) -> bool:
+    """Return whether the gradient of an output is known to be zero, because nothing depends on the output."""
     return isinstance(cotangent, SymbolicZero)
 
 
 def _in_chunks(
     function: Callable[[jax.Array, jax.Array], Any], chunks: int, hidden: jax.Array, targets: jax.Array
 ) -> Any:
-    """Run a function of states [B,G,t,D] and tokens [B,G,t] on chunks of T, one at a time, and join the results."""
+    """Run a function of states [B,G,t,D] and tokens [B,G,t] on chunks of t tokens, one at a time.
+
+    Return the joined results [B,G,T,...], without the padding of the last chunk.
+    """
     if chunks == 1:
         return function(hidden, targets)
     b, g, t = targets.shape
@@ -279,8 +297,8 @@ def _in_chunks(
 
 
 def num_logit_chunks(rows: int, tokens: int, vocab: int, kept_bytes: int) -> int:
-    """Return the number of chunks into which the logits of `rows` completions are split to fit `kept_bytes`."""
-    return math.ceil(tokens / max(kept_bytes // (4 * rows * vocab), 1))
+    """Return the number of chunks in which the logits of `rows` completions of `tokens` tokens fit `kept_bytes`."""
+    return math.ceil(tokens / max(kept_bytes // (4 * rows * vocab), 1))  # a float32 has 4 bytes
 
 
 def _split(x: jax.Array, chunks: int) -> jax.Array:

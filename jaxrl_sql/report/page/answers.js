@@ -1,4 +1,4 @@
-// One answer, and what stands beside it: turns, reward parts, verdicts, rows beside the gold's, token probabilities.
+// The card of an answer: turns, reward parts, verdicts, rows next to the gold's, and token probabilities.
 "use strict";
 (() => {
   const { html, useEffect, useState } = preact;
@@ -9,7 +9,7 @@
   // Green and red mean right and wrong; a status and other marks have neither.
   JX.Right = ({ right }) => (right === null || right === undefined ? null : html`<${JX.Pill} text=${right ? "right" : "wrong"} tone=${right ? "good" : "bad"} />`);
 
-  // What is loaded when it is asked for: `make` gives a promise, `show` draws what it holds.
+  // Data that are loaded when the component is shown: `of` is their name, and `show` renders them.
   JX.Later = ({ of, show }) => {
     const [state, set] = useState({});
     useEffect(() => {
@@ -21,7 +21,7 @@
     return state.value === undefined ? html`<p class="dim">reading …</p>` : show(state.value);
   };
 
-  // A turn's tokens, each the darker the less likely it was.
+  // A turn's tokens; a darker background means a lower probability.
   function Tokens({ ids, logprobs, texts }) {
     const nats = new Int16Array(JX.bytes(logprobs).buffer); // in thousandths; 32767 is none
     const shown = Array.from(new Uint32Array(JX.bytes(ids).buffer), (id, i) => ({ text: texts[id] === undefined ? `[${id}]` : texts[id], p: nats[i] === 32767 ? 1 : Math.exp(nats[i] / 1000) }));
@@ -42,7 +42,7 @@
     return value === null || value === undefined ? html`<span class="dim">NULL</span>` : String(value);
   }
 
-  // A result's rows beside the gold's: equal ones first met, cells that differ marked.
+  // A result's rows in pairs with the gold's; cells that differ are marked.
   function Rows({ results }) {
     if (!results) return null;
     const { prediction, gold, pairs } = results;

@@ -1,4 +1,4 @@
-// Which page is shown: the address behind # says so. The keyboard, and a folder that grows while it is looked at.
+// Select the page by the address after #, handle the keyboard, and reload the data of a folder that grows.
 "use strict";
 (() => {
   const { html, render, useEffect, useState } = preact;

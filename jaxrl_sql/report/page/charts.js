@@ -1,4 +1,4 @@
-// Curves, drawn by Vega-Lite: one figure a chart, drawn when it comes into view.
+// Curves, drawn by Vega-Lite: one figure per chart, drawn when it scrolls into view.
 "use strict";
 (() => {
   const { html, useEffect, useRef, useState } = preact;
@@ -8,7 +8,7 @@
   const JUDGING = ["#2f9e62", "#c0392b"];
   const SHORT = 8;  // steps
 
-  // The library is large: it is read after what the other pages need.
+  // The library is large, so it is loaded after the data of the other pages.
   let library = null;
   const vega = () => (window.vegaEmbed ? Promise.resolve(window.vegaEmbed)
     : library ||= JX.ready.then(() => JX.script("page/vendor/vega.js")).then(() => window.vegaEmbed));
@@ -116,7 +116,7 @@
     return html`<figure><figcaption title=${chart.about}>${chart.title}</figcaption><div class="chart" ref=${place} role="img" aria-label=${summary(chart)}></div>${chart.note && html`<p class="dim note-small">${chart.note}</p>`}</figure>`;
   }
 
-  // The charts of two runs as one: a curve a run.
+  // Merge the charts of two runs: each chart has the curves of both.
   function together(runs) {
     const shown = runs.filter((run) => run.charts);
     if (shown.length < 2) return shown.length ? shown[0].charts : [];

@@ -1,4 +1,4 @@
-// Data that stand in classic scripts `data/NAME.js`, each of which calls jx(NAME, TEXT): JSON, deflated, in base64.
+// Load data from classic scripts `data/NAME.js`, each of which calls jx(NAME, TEXT). TEXT is JSON, deflated, in base64.
 "use strict";
 const JX = { waiting: {}, kept: new Map(), stamp: 0, live: false, onStamp: () => {} };
 window.JX = JX;
@@ -27,7 +27,7 @@ JX.unpack = async (text) => {
   return JSON.parse(await new Response(stream).text());
 };
 
-// What `data/NAME.js` holds; read once, and again when the folder has grown.
+// Return the data in `data/NAME.js`; they are read once, and again when the folder has grown.
 JX.load = (name) => {
   const key = `${name}?${JX.stamp}`;
   if (!JX.kept.has(key)) {
@@ -43,7 +43,7 @@ JX.load = (name) => {
   return JX.kept.get(key);
 };
 
-// The index of all groups: a typed array a column, and what the numbers stand for.
+// The index of all groups: a typed array per column, and the texts that the numbers refer to.
 JX.makeIndex = (raw) => {
   const index = { words: raw.words, uids: raw.uids, right: raw.right, rewards: Float32Array.from(raw.rewards, (x) => (x === null ? NaN : x)) };
   for (const [name, values] of Object.entries(raw.columns)) index[name] = Uint32Array.from(values);
@@ -67,7 +67,7 @@ JX.makeIndex = (raw) => {
   return index;
 };
 
-// What a group is called in addresses, which stays when the folder grows: its chunk and its index there.
+// The name of a group in addresses, its part and its index there; it does not change when the folder grows.
 JX.idOf = (index, i) => `${index.part[i]}.${index.place[i]}`;
 JX.numberOf = (index, id) => {
   const [part, at] = String(id).split(".").map(Number);
@@ -77,7 +77,7 @@ JX.numberOf = (index, id) => {
 
 JX.FLAGS = { nosignal: 1, suspicious: 2, constant: 4, judged: 8, truncated: 16 };
 
-// The groups that filters leave, in order: a Uint32Array of their numbers. `flips` maps a group to 1 (better) or -1.
+// The groups that match all filters, in order: a Uint32Array of their numbers. `flips` maps a group to 1 (better) or -1.
 JX.filter = (index, texts, f, flips) => {
   const word = (name, value) => (value ? index.words[name].indexOf(value) : -2);
   const phase = word("phases", f.phase), db = word("dbs", f.db), hardness = word("hardness", f.hardness);
@@ -105,7 +105,7 @@ JX.filter = (index, texts, f, flips) => {
   return found.subarray(0, n);
 };
 
-// The evaluations there are: {run, phase, step, groups: question -> group}, in order.
+// All evaluations in order: {run, phase, step, groups: question -> group}.
 JX.evaluations = (index) => {
   const found = new Map();
   for (let i = 0; i < index.size; i++) {
@@ -122,7 +122,7 @@ const SIDES = { better: 1, worse: -1, both: 0, neither: 0 };
 const sideOf = (was, is) => (is > was ? "better" : is < was ? "worse" : is >= 1 ? "both" : "neither");
 const noSides = () => Object.fromEntries(Object.keys(SIDES).map((name) => [name, []]));
 
-// Two evaluations question by question: {better, worse, both, neither}, lists of [group of a, group of b].
+// Compare two evaluations by question: {better, worse, both, neither}, lists of [group of a, group of b].
 JX.compare = (index, a, b) => {
   const sides = noSides();
   for (const [question, mine] of a.groups) {
@@ -132,17 +132,17 @@ JX.compare = (index, a, b) => {
   return sides;
 };
 
-// The same of a folder of `evaluate --compare`, in which a group has the answer of each: lists of [group, group].
+// The same for a folder of `evaluate --compare`, where a group has both answers: lists of [group, group].
 JX.compared = (index) => {
   const sides = noSides(), phase = index.words.phases.indexOf("comparison");
   for (let i = 0; i < index.size; i++) if (index.phase[i] === phase) sides[sideOf(...JX.ends(index, i, i))].push([i, i]);
   return sides;
 };
 
-// The rewards of a pair that `compare` or `compared` gave.
+// The rewards of a pair that `compare` or `compared` returned.
 JX.ends = (index, mine, other) => (mine === other ? [0, 1].map((k) => index.rewards[index.start[mine] + k]) : [index.best[mine], index.best[other]]).map((one) => one || 0);
 
-// Which two evaluations are compared when nobody chose: of two runs the last of each, else the last two of a split.
+// The default pair of evaluations to compare: of two runs the last of each, else the last two of a split.
 JX.usualPair = (evaluations) => {
   const last = evaluations.at(-1);
   if (!last) return null;
@@ -152,7 +152,7 @@ JX.usualPair = (evaluations) => {
   return other ? [other, last] : null;
 };
 
-// What changed between the two: group -> 1 or -1, of both evaluations' groups; several splits where there are.
+// Groups whose score changed between the default pair of each split, in both evaluations: group -> 1 (better) or -1.
 JX.flips = (index, evaluations) => {
   const found = new Map();
   const note = (sides) => { for (const name of ["better", "worse"]) for (const pair of sides[name]) for (const i of pair) found.set(i, SIDES[name]); };

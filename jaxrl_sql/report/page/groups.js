@@ -1,4 +1,4 @@
-// The list of groups behind its filters, a group with its answers side by side, and two evaluations question by question.
+// The filtered list of groups, the page of a group with its answers side by side, and the comparison of two evaluations.
 "use strict";
 (() => {
   const { html, useEffect, useMemo, useRef, useState } = preact;
@@ -68,7 +68,7 @@
       ${found.length > PAGE && html`<nav class="steps" aria-label="pages">${page > 0 && html`<a rel="prev" href=${turn(-1)}>earlier</a>`}<span>${page * PAGE + 1} to ${Math.min(found.length, page * PAGE + PAGE)}</span>${(page + 1) * PAGE < found.length && html`<a rel="next" href=${turn(1)}>later</a>`}</nav>`}`;
   };
 
-  // A group of its chunk, once the chunk is read.
+  // Return groups from their parts, once the parts are loaded.
   function useGroups(index, numbers) {
     const [state, set] = useState({});
     const key = `${JX.stamp}:${numbers.join()}`;

@@ -1,4 +1,4 @@
-// The first page: what ran, how accurate it became, whether it was well, what changed, and the curves.
+// The first page: description of the run, accuracies, health, changed questions, and curves.
 "use strict";
 (() => {
   const { html } = preact;
@@ -75,7 +75,7 @@
     </section>`;
   }
 
-  // What ran, in a line.
+  // The description of a run as one line.
   function summary(run) {
     const ran = Object.fromEntries(run.ran || []);
     const facts = ["recipe", "model", "data", "started", "duration", "machine"].map((name) => ran[name]).filter(Boolean);

@@ -1,4 +1,9 @@
-"""Write the folder of answers of one or two sources, and update it as they grow."""
+"""Write the folder of answers of one or two sources, and update it as they grow.
+
+A source is the folder of a run, an evaluation or a comparison. Its groups are read in chunks, such as the shards of a
+run, and each chunk becomes a part of the written folder. To judge an answer is to execute it and to compare its result
+with the gold's by every rule.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +45,17 @@ from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import InputError
 
 Advantages = dict[tuple[int, int], list[list[float]]]
+"""Advantages of training batches, as `groups.ChunkContent` has them."""
 PartKey = tuple[int, Path, int]
+"""The identity of a chunk: the index of its source, its file and its number."""
 
 
 class Scan(NamedTuple):
-    """The content of a chunk before it is written: answers to judge, and data that the whole folder needs."""
+    """The content of a chunk before it is written: answers to judge, and data that the whole folder needs.
+
+    `stamp` is that of the chunk when it was read, `steps` those of its groups, `requests` the answers to judge,
+    `tokens` the ids of all tokens in answers, and `databases` the paths of SQLite files by database id.
+    """
 
     stamp: tuple[int, ...]
     steps: tuple[int, ...]
@@ -56,7 +67,10 @@ class Scan(NamedTuple):
 
 
 class PartState(NamedTuple):
-    """A written part, and the inputs that it depends on."""
+    """The index entries of a written part, and the inputs on which its content depends.
+
+    The part is written again if these inputs change.
+    """
 
     depends_on: tuple[Any, ...]
     rows: list[IndexRow]
@@ -68,8 +82,8 @@ def open_view(
 ) -> Iterator[View]:
     """Open one or two runs or evaluations, and the executor that judges their answers; yield their view.
 
-    `out` defaults to RUN/view. At most `max_judged` distinct answers are judged by every rule, in calls of about
-    `seconds`.
+    `out` defaults to RUN/view. At most `max_judged` distinct answers are judged by every rule, for about `seconds` in
+    each update. `report` gets lines about the progress.
     """
     sources = [open_result_folder(folder) for folder in folders]
     runs = [source for source in sources if source.kind == RUN]
@@ -95,8 +109,8 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
     A run without a configuration has the default limits and no hidden columns. Raises InputError for a configuration
     that cannot be read, because its hidden columns would be shown.
     """
-    settings = {number: run.folder / CONFIG for number, run in enumerate(runs)}
-    configs = {number: load_config(JudgedRun, path) for number, path in settings.items() if path.is_file()}
+    paths = {number: run.folder / CONFIG for number, run in enumerate(runs)}
+    configs = {number: load_config(JudgedRun, path) for number, path in paths.items() if path.is_file()}
     limits = configs[0].executor if 0 in configs else ExecutorConfig()
     return limits, [name for config in configs.values() for name in config.data.hide]
 
@@ -104,7 +118,8 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
 class View:
     """Write the folder `out` of sources; `update` writes changes and returns whether there were any.
 
-    Without a `judge`, answers have only the verdicts of their records. Raises InputError as its parts do.
+    Without a `judge`, answers have only the verdicts of their records. `note` gets lines about the progress. Raises
+    InputError for a source without answers, and as `AnswersFolder` and `Judge` do.
     """
 
     def __init__(
@@ -129,13 +144,18 @@ class View:
         return AnswersFolder(self.out)
 
     def update(self, is_live: bool = False) -> bool:
-        """Write the changes of the sources, then a new version number; return whether there were changes."""
+        """Write the changes of the sources, then a new version number; return whether there were changes.
+
+        `is_live`: the sources may still grow, so an open page asks for new versions. A folder that is not live must
+        have answers; else InputError is raised.
+        """
         chunks_by_key = {
             (i, chunk.path, chunk.number): chunk
             for i, source in enumerate(self._sources)
             for chunk in list_chunks(source)
         }
-        source_state = (is_live, *(chunk.stamp for chunk in chunks_by_key.values()), *map(_size, self._other_files()))
+        other_files = map(_size_and_time, self._other_files())
+        source_state = (is_live, *(chunk.stamp for chunk in chunks_by_key.values()), *other_files)
         if source_state == self._source_state:
             return False
         self._scans = {key: scan for key, scan in self._scans.items() if key in chunks_by_key}
@@ -145,7 +165,7 @@ class View:
             raise InputError(f"no answer can be read in {names}: cut or broken")
         if self._judge is not None:
             self._judge.judge(self._ordered_requests())
-        for key in chunks_by_key:
+        for key in chunks_by_key:  # a part keeps its number, also when the run deletes its chunk
             self._parts.setdefault(key, len(self._parts))
         for key, number in self._parts.items():
             self._write_part(key, number, chunks_by_key.get(key))
@@ -156,7 +176,7 @@ class View:
 
     def _scan(self, chunks_by_key: dict[PartKey, Chunk]) -> None:
         """Read the chunks that are new or have grown."""
-        for at, (key, chunk) in enumerate(chunks_by_key.items()):
+        for index, (key, chunk) in enumerate(chunks_by_key.items()):
             cached = self._scans.get(key)
             if cached is None or cached.stamp != chunk.stamp:
                 groups, advantages, is_incomplete = read_chunk(chunk)
@@ -169,7 +189,7 @@ class View:
                     {group["db"]: group["example"].db_path for group in groups if group["example"]},
                     is_incomplete,
                 )
-                self._note(f"read {at + 1} of {len(chunks_by_key)} chunks")
+                self._note(f"read {index + 1} of {len(chunks_by_key)} chunks")
 
     def _ordered_requests(self) -> Iterator[JudgeRequest]:
         """Yield the answers to judge: evaluations before rollouts, the newest first."""
@@ -198,14 +218,16 @@ class View:
         self._note(f"written {number + 1} of {len(self._parts)} chunks")
 
     def _advantages(self, run: int, steps: set[int]) -> Advantages:
-        advantages = (scan.advantages for key, scan in self._scans.items() if key[0] == run)
-        return {at: rows for scan in advantages for at, rows in scan.items() if at[0] in steps}
+        """Return the advantages of the source with index `run` for rollouts of some steps."""
+        all_advantages = (scan.advantages for key, scan in self._scans.items() if key[0] == run)
+        return {batch: rows for advantages in all_advantages for batch, rows in advantages.items() if batch[0] in steps}
 
     def _write_rest(self) -> None:
+        """Write the texts of tokens, the schemas, the index and the page."""
         rows = [self._written[key].rows for key in self._parts]
         texts = [read_tokens(source) for source in self._sources]
         used = set().union(*(scan.tokens for scan in self._scans.values()))
-        longest = max(texts, key=len)  # two runs share one vocabulary
+        longest = max(texts, key=len)  # two runs have the same vocabulary, and one may not have saved it
         self._folder.write_data(
             "tokens", {str(token): longest[token] for token in sorted(used) if token < len(longest)}
         )
@@ -213,13 +235,14 @@ class View:
         self._folder.write_data("schemas", {db: text for db, path in paths.items() if (text := schema_of(path))})
         names = _names(self._sources)
         runs = [
-            {**self._of_run(source), "name": name, "answers": self._answers(i)}
+            {**self._source_data(source), "name": name, "answers": self._count_answers(i)}
             for i, (source, name) in enumerate(zip(self._sources, names, strict=True))
         ]
         head = {"title": " and ".join(names), "runs": runs, "notes": self._notes(), "reasons": REASONS}
         self._folder.write_index(head, rows)
 
-    def _of_run(self, source: ResultFolder) -> dict[str, Any]:
+    def _source_data(self, source: ResultFolder) -> dict[str, Any]:
+        """Return the data of a source's overview page."""
         if source.kind != RUN:
             rules = rules_of(source.folder) if source.kind == EVALUATION else []
             settings = [("folder", source.name), *describe_evaluation(settings_of(config_of(source.folder)))]
@@ -228,16 +251,16 @@ class View:
         data = run_data(load_run(source.folder), evaluations)
         return {name: value for name, value in data.items() if name not in ("samples", "kept")}
 
-    def _answers(self, run: int) -> int:
+    def _count_answers(self, run: int) -> int:
         return sum(len(row.rewards) for key, part in self._written.items() if key[0] == run for row in part.rows)
 
     def _notes(self) -> list[str]:
         notes = []
-        cut = sorted({key[1].name for key, scan in self._scans.items() if scan.is_incomplete})
-        if cut:
-            notes.append(f"A part of {', '.join(cut)} cannot be read and is omitted.")
-        dropped = sorted(key[2] for key in self._scans if key[1].name.startswith("train-"))
-        if dropped and dropped[0] > 0:
+        incomplete = sorted({key[1].name for key, scan in self._scans.items() if scan.is_incomplete})
+        if incomplete:
+            notes.append(f"A part of {', '.join(incomplete)} cannot be read and is omitted.")
+        shard_numbers = sorted(key[2] for key in self._scans if key[1].name.startswith("train-"))
+        if shard_numbers and shard_numbers[0] > 0:
             notes.append("The run's oldest answers were dropped (run.keep_rollouts).")
         judge = self._judge
         if judge is not None and judge.missing:
@@ -254,7 +277,10 @@ class View:
 
 
 def rules_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the shares of an evaluation by set and rule with their intervals; raises InputError for invalid files."""
+    """Return the shares of an evaluation by set and rule with their 95 % intervals, from the metrics `SET/RULE`.
+
+    Raises InputError for an invalid file.
+    """
     try:
         numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
         rules = []
@@ -281,7 +307,8 @@ def _names(sources: Sequence[ResultFolder]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(source.folder) for source in sources]
 
 
-def _size(path: Path) -> tuple[int, int]:
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Return the size and the modification time of a file, which change with its content; zeros without a file."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,8 @@
-"""Judge answers by every rule for a page: verdicts and rows paired with the gold's, once per distinct SQL."""
+"""Judge answers by every rule for a page: verdicts, and rows paired with the gold's, once per distinct SQL.
+
+A verdict has a score by each rule, and the reasons why rules disagree. The executor runs SQL on the question's
+database: a SQLite file, or a server of another engine.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,14 @@ from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import DIALECTS, Example, Fields, InputError, Record
 
 ROWS = 12
+"""Number of pairs of rows that a page shows."""
 # Rows of longer results are not paired, because pairing is slow.
-_PAIRED = 5_000
+_MAX_PAIRED_ROWS = 5_000
+# Number of answers that are judged before the time limit is checked.
 _BATCH = 256
 
 JudgementKey = tuple[str, str, str]
+"""The identity of an answer: database id, question id and SQL."""
 
 
 class JudgeRequest(NamedTuple):
@@ -46,7 +53,8 @@ class JudgeRequest(NamedTuple):
 class Judge:
     """Judge distinct answers on the run's databases, and cache the verdicts.
 
-    `max_answers` limits the number of answers in all, `seconds` the time of a call of `judge`.
+    `max_answers` limits the total number of judged answers, `seconds` the time of a call of `judge`. `num_requested` is
+    the number of distinct answers in the last call, the attribute `seconds` the time of all calls.
     """
 
     def __init__(self, executor: SqlExecutor, max_answers: int, seconds: float) -> None:
@@ -120,9 +128,9 @@ class Judge:
         try:
             verdicts = score_predictions(self._executor, examples, sqls, rules)
         except InputError:  # a server has gone meanwhile
-            by_database = {answer.example.database: answer.example for answer in requests}
+            by_database = {request.example.database: request.example for request in requests}
             self._missing |= {name: self._why_missing(example) for name, example in by_database.items()}
-            reachable = [answer for answer in requests if self._is_reachable(answer.example)]
+            reachable = [request for request in requests if self._is_reachable(request.example)]
             if len(reachable) == len(requests):
                 raise
             if reachable:
@@ -144,7 +152,7 @@ class Judge:
 
 
 def judge_requests(groups: Iterable[AnswerGroup]) -> list[JudgeRequest]:
-    """Return the answers of groups that can be judged, those whose SQL ran first."""
+    """Return the answers of groups that can be judged; those whose SQL ran come first."""
     requests = [
         (answer["status"] != "ok", JudgeRequest(group["example"], answer["sql"]))
         for group in groups
@@ -165,7 +173,10 @@ def with_password(example: Example) -> Example:
 
 
 def format_verdict(verdict: Verdict, sql: str, dialect: str, outcome: SqlOutcome, gold: SqlOutcome) -> Record:
-    """Return a verdict on SQL of a dialect with its rows."""
+    """Return a verdict as JSON, with the results of the SQL and of the gold.
+
+    `constant` marks right SQL that reads no table: it does not depend on the data.
+    """
     record: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
     record["results"] = side_by_side(outcome, gold)
     if verdict.is_right("bird") and reads_no_table(sql, dialect):
@@ -174,9 +185,13 @@ def format_verdict(verdict: Verdict, sql: str, dialect: str, outcome: SqlOutcome
 
 
 def side_by_side(outcome: SqlOutcome, gold: SqlOutcome) -> Fields:
-    """Return both results; if they are not too long, with their rows in pairs, differing pairs first."""
+    """Return both results; if they are not too long, with their rows in pairs, differing pairs first.
+
+    A pair is [row, gold's row, indices of differing cells]; a row without a counterpart is paired with None. `equal` is
+    the number of equal pairs.
+    """
     results: Record = {"prediction": result_of(outcome), "gold": result_of(gold)}
-    if outcome.status == gold.status == "ok" and max(outcome.row_count, gold.row_count) <= _PAIRED:
+    if outcome.status == gold.status == "ok" and max(outcome.row_count, gold.row_count) <= _MAX_PAIRED_ROWS:
         pairs, equal = pair_rows(outcome.rows, gold.rows, ROWS)
         results["pairs"] = [[_row(pair.row), _row(pair.gold), pair.differs] for pair in pairs]
         results["equal"] = equal

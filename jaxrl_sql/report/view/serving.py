@@ -16,7 +16,7 @@ from jaxrl_sql.runtime.loopback import is_loopback_host
 from jaxrl_sql.types import InputError
 
 ADDRESS = "127.0.0.1"
-# Served parts of the folder; other files in it are not.
+# Only these parts of the folder are served.
 _SERVED = ("index.html", "page", DATA)
 
 

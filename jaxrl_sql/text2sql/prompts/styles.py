@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from jaxrl_sql.runtime.control_tokens import plain_text
+from jaxrl_sql.runtime.control_tokens import prepend_begin_token
 from jaxrl_sql.text2sql.env.tags import open_thought
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, full_prefill, render_chat
 from jaxrl_sql.text2sql.prompts.dialects import target_sql
@@ -183,7 +183,7 @@ def _format_tagged_question(hint: str, example: Example) -> str:
 
 def _plain_wrap(tokenizer: Tokenizer | None, parts: Parts, shown: Sequence[Shown] = ()) -> tuple[str, str]:
     before = "".join(f"{question}{answer}\n\n" for question, answer in shown)
-    return plain_text(tokenizer, before + parts.schema), parts.question
+    return prepend_begin_token(tokenizer, before + parts.schema), parts.question
 
 
 def _chat_parts(

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, pad_tokens
+from jaxrl_sql.batch import GroupBatch, Segment, bucket, bucketed_rows, first_fit, pad_tokens
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.training.batching.sft_batches import SftCompletion, SftRow
 from jaxrl_sql.types import DEMONSTRATION, Record, Trajectory
@@ -182,7 +182,7 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     """
     width, group = batch.completion.shape[2], batch.completion.shape[1]
     fits = [first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
-    rows = most_rows([len(used) for _, used in fits])
+    rows = bucketed_rows([len(used) for _, used in fits])
     if rows >= group:
         return batch
     length = np.zeros((len(fits), rows), np.int32)
@@ -209,7 +209,7 @@ def order_by_rows(
     rows = [
         len(first_fit(np.array([len(trajectory.completion) for trajectory in group]), width)[1]) for group in groups
     ]
-    min_rows = row_counts(min(most_rows(rows), len(groups[0])))[0]
+    min_rows = row_counts(min(bucketed_rows(rows), len(groups[0])))[0]
     block, rows = (
         block // prompts_per_schema,
         [max(rows[i : i + prompts_per_schema]) for i in range(0, len(rows), prompts_per_schema)],

@@ -27,11 +27,11 @@ from jaxrl_sql.inference.training_set import load_split_questions, make_syntheti
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Usage
-from jaxrl_sql.runtime.control_tokens import ControlTokens, plain_text, strip_marks
+from jaxrl_sql.runtime.control_tokens import ControlTokens, prepend_begin_token, strip_marks
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import make_budget, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_date
+from jaxrl_sql.runtime.model_locator import find_trained, prompt_differences, with_chat_date
 from jaxrl_sql.runtime.progress import agree, quantity
 from jaxrl_sql.text2sql.benchmarks import Benchmark, summarize_skipped
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
@@ -124,7 +124,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         policy = dataclasses.replace(
             policy,
             model=dataclasses.replace(policy.model, checkpoint=str(checkpoint)),
-            data=with_date(policy.data, str(checkpoint), out / ANSWERS),
+            data=with_chat_date(policy.data, str(checkpoint), out / ANSWERS),
         )
     data = policy.data
     loaded = load_questions(data, limits.databases, cfg.include_ids)
@@ -242,7 +242,7 @@ def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
     if data.is_chat:
         text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.chat.thinking], "", data.chat.date)
     else:
-        text = plain_text(control.tokenizer, text)
+        text = prepend_begin_token(control.tokenizer, text)
     return Prompt("judge", tuple(control.encode(text)), strip_marks(text))
 
 
@@ -377,4 +377,4 @@ def _unfinished_lines(work: VerbalRun, is_spent: bool) -> Iterator[str]:
         subject = f"{len(work.pending)} of {len(work.examples)} questions {agree(len(work.pending), 'are')}"
         yield f"{subject} not finished, such as {names}"
     if is_spent:
-        yield f"verbal.{work.budget.limit} is reached; a larger number continues"
+        yield f"verbal.{work.budget.reached_limit} is reached; a larger number continues"

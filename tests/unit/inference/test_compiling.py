@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.inference import compiling
 from jaxrl_sql.inference.compiling import drop_programs, record_compilations, report_compilations
-from jaxrl_sql.runtime.memory import mappings_taken
+from jaxrl_sql.runtime.memory import used_mapping_share
 from jaxrl_sql.runtime.progress import CompileStats
 
 
@@ -54,12 +54,12 @@ def test_programs_are_dropped_near_the_mapping_limit_and_recompiled() -> None:
             x = jax.nn.softmax(jnp.sin(x @ x)) + x
         return x
 
-    compiled, before = CompileStats(), mappings_taken()
+    compiled, before = CompileStats(), used_mapping_share()
     assert 0 < before < 1
     with record_compilations(compiled):
         result = [layers(jnp.ones((n, n))) for n in range(2, 8)]
         assert compiled.programs >= 6
-        full = mappings_taken()
+        full = used_mapping_share()
         assert full > before
         compiled.drop_share = 1.0
         assert not drop_programs(compiled)
@@ -67,12 +67,12 @@ def test_programs_are_dropped_near_the_mapping_limit_and_recompiled() -> None:
         assert not drop_programs(compiled)  # nothing was compiled since
         again = layers(jnp.ones((8, 8)))
         assert drop_programs(compiled)
-        assert mappings_taken() < full
+        assert used_mapping_share() < full
         count = compiled.programs
         np.testing.assert_array_equal(layers(jnp.ones((8, 8))), again)
         np.testing.assert_array_equal(layers(jnp.ones((2, 2))), result[0])
         assert compiled.programs >= count + 2
-        taken = mappings_taken()
+        taken = used_mapping_share()
         assert not drop_programs(compiled)  # a program that a step compiles again is needed
         assert compiled.drop_share == pytest.approx((1 + taken) / 2, abs=0.01)
 

@@ -30,7 +30,7 @@ from jaxrl_sql.inference.filtering import filter_data, make_filter_prompts
 from jaxrl_sql.inference.questions import CallerQuestions, load_questions
 from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
-from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.runtime.metrics import find_metric_value
 from jaxrl_sql.text2sql.benchmarks import benchmark_of, load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
@@ -91,7 +91,7 @@ def test_evaluation_set_is_named_by_the_last_part_of_its_path(
     with make_executor(ExecutorConfig(threads=1)) as executor:
         _, questions = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert {name: len(item.examples) for name, item in questions.items()} == dict.fromkeys(names, 12)
-    assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in questions}) == 0.5
+    assert find_metric_value("accuracy", {f"eval/{name}/accuracy": 0.5 for name in questions}) == 0.5
 
 
 def test_training_split_is_evaluated_up_to_its_limit(data: DataConfig) -> None:

@@ -174,9 +174,9 @@ def test_packed_answers_attend_to_their_prompt_and_themselves(
 
 
 def test_packed_mask_with_too_many_answers_is_rejected() -> None:
-    assert splash.Answers.of([(1, 8192), (5, 20480)], 110592).bits == 15
+    assert splash.PackedMask.of([(1, 8192), (5, 20480)], 110592).bits == 15
     with pytest.raises(InputError, match="exceed its mask with rows of 20480: set packing=false"):
-        splash.Answers.of([(1, 40960), (5, 20480)], 143360)
+        splash.PackedMask.of([(1, 40960), (5, 20480)], 143360)
 
 
 @pytest.mark.skipif(

@@ -17,7 +17,7 @@ TINY = ModelConfig("qwen3", 40, 32, 1, 2, 2, 16, 64, Rope(1e6), Norms(), True, T
 NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
 BYTES = sorted(ByteLevel.alphabet())
 MERGED = ["SE", "LE", "SELE", "12"]
-WHOLE = ["<|im_end|>", "<think>"]
+TOKENIZER_JSON = ["<|im_end|>", "<think>"]
 # SentencePiece order: longer pieces are learned later and have lower scores.
 PIECES = ["<pad>", "<eos>", "<bos>", "<unk>", "  ", *(f"<0x{i:02X}>" for i in range(256))]
 LETTERS = [*"▁abcdef", "ab", "▁ab", "cd", "abcd"]
@@ -27,7 +27,7 @@ def byte_level(**changes: Any) -> dict[str, Any]:
     return {
         "model": "gpt2",
         "pre": "qwen2",
-        "tokens": BYTES + MERGED + WHOLE,
+        "tokens": BYTES + MERGED + TOKENIZER_JSON,
         "token_type": [NORMAL] * (len(BYTES) + len(MERGED)) + [CONTROL, USER_DEFINED],
         "merges": ["S E", "L E", "SE LE", "1 2"],
         "eos_token_id": len(BYTES) + len(MERGED),

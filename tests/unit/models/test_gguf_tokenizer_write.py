@@ -16,7 +16,7 @@ from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.formats.gguf_header import read_header
-from jaxrl_sql.models.formats.gguf_tokenizer import SPLITS, WHOLE
+from jaxrl_sql.models.formats.gguf_tokenizer import SPLITS, TOKENIZER_JSON
 from jaxrl_sql.models.formats.gguf_write import save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors
 from jaxrl_sql.types import InputError
@@ -93,7 +93,7 @@ def written_metadata(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
 def test_sentencepiece_tokenizer_is_written_in_llama_cpp_terms(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
     metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE not in metadata
+    assert TOKENIZER_JSON not in metadata
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_sentencepiece_tokenizer_unlike_llama_cpp_is_embedded_whole(
     """Metaspace adds no space before an existing one; llama.cpp does."""
     metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE in metadata
+    assert TOKENIZER_JSON in metadata
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama-bpe"])
@@ -123,7 +123,7 @@ def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
     tokenizer = bytes_(name, normalizers.NFC() if split.composes else None, ignores=split.ignores_merges)
     metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.pre"] == name
-    assert WHOLE not in metadata
+    assert TOKENIZER_JSON not in metadata
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
 def test_other_byte_level_split_is_embedded_whole(tmp_path: Path, tokenizer: Any) -> None:
     metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.pre"] == "default"
-    assert WHOLE in metadata
+    assert TOKENIZER_JSON in metadata
 
 
 def test_tokenizer_that_gguf_cannot_express_is_rejected(tmp_path: Path) -> None:

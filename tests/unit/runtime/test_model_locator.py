@@ -15,7 +15,7 @@ from jaxrl_sql.runtime.model_locator import (
     find_trained,
     prompt_differences,
     today,
-    with_date,
+    with_chat_date,
 )
 from jaxrl_sql.types import InputError
 
@@ -81,7 +81,7 @@ def test_chat_date_comes_from_setting_journal_run_or_today(run: Path, tmp_path: 
 
     def date(*overrides: str) -> str:
         config = load_config(TrainConfig, SMALL, [f"model.checkpoint={run}", *overrides])
-        return with_date(config.data, config.model.checkpoint, journal).chat.date
+        return with_chat_date(config.data, config.model.checkpoint, journal).chat.date
 
     assert date("data.prompt=chat") == today()
     settings = (run / "config.yaml").read_text()

@@ -25,7 +25,7 @@ from jaxrl_sql.serving.protocol import (
     Message,
     StreamOptions,
     TemplateOptions,
-    read,
+    parse_request,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ MEMBERS: dict[str, type[BaseModel]] = {
 
 
 def ask(kind: type[ApiRequest], **more: Any) -> ApiRequest:
-    return read(kind, json.dumps(LEAST[kind] | more).encode())
+    return parse_request(kind, json.dumps(LEAST[kind] | more).encode())
 
 
 def refusal(kind: type[ApiRequest], **more: Any) -> RefusedError:
@@ -178,13 +178,13 @@ def test_messages_of_server_replies_are_accepted() -> None:
 )
 def test_duplicate_name_is_rejected(body: bytes, name: str) -> None:
     with pytest.raises(RefusedError, match=f"duplicate name {name} in a JSON object"):
-        read(CompletionRequest, body)
+        parse_request(CompletionRequest, body)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 100_000, b'{"model": "m", "prompt": "a", "x": \xff}'])
 def test_invalid_body_is_rejected(body: bytes) -> None:
     with pytest.raises(RefusedError, match=r"^the body: "):
-        read(CompletionRequest, body)
+        parse_request(CompletionRequest, body)
 
 
 def test_message_omitted_by_the_template_is_rejected() -> None:

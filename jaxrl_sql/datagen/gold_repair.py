@@ -70,7 +70,7 @@ class EndpointSession:
             for record in self.journal.records
             if "try" in record and not record["error"]
         }
-        self.is_budget_spent = bool(self.endpoint.budget.reached_limit)  # `limit` names the limit that is reached, or is ""
+        self.is_budget_spent = bool(self.endpoint.budget.reached_limit)
 
     def ask(self, step: str, attempt: int, questions: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
         """Send (id, text) questions that the journal does not answer; yield (id, SQL of the answer, error) of all.

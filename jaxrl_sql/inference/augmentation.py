@@ -98,7 +98,9 @@ def augment(
         remaining, filtered = _filter(moved, executor, filters)
         dropped += filtered
     counts = write(out, remaining, dropped, changes, failed_changes)
-    return AugmentResult(counts, out, session.endpoint.budget.reached_limit if session and session.is_budget_spent else "")
+    return AugmentResult(
+        counts, out, session.endpoint.budget.reached_limit if session and session.is_budget_spent else ""
+    )
 
 
 def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:

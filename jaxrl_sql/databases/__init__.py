@@ -1,1 +1,1 @@
-"""Databases: copies between engines, and samples of a server."""
+"""Copy SQLite databases to other engines, and sample databases of other engines into small SQLite files for prompts."""

@@ -1,4 +1,4 @@
-"""Copy SQLite databases with their descriptions, without changing the originals."""
+"""Copy SQLite databases to SQLite files, with the descriptions of their columns, without changing the originals."""
 
 from __future__ import annotations
 
@@ -36,16 +36,19 @@ def copy_descriptions(source: Path, target: Path) -> None:
 
 
 def write_natural_names(folder: Path, databases: Iterable[tuple[str, Path]]) -> None:
-    """Write the natural names of databases (Spider's `tables.json`) for their copies in a folder."""
+    """Write `tables.json`, Spider's file with natural names of tables and columns, for the copies in a folder.
+
+    `databases` has (db_id, path of the original), next to which its natural names are.
+    """
     named = [{**record, "db_id": db_id} for db_id, path in databases for record in natural_records(path.resolve())]
     if named:
         (folder / "tables.json").write_text(json.dumps(named, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def copy_database(source: Path, target: Path, is_linked: bool = False) -> None:
-    """Copy a consistent snapshot of a database, including its write-ahead log; or link to it.
+    """Copy a consistent snapshot of a database, including its write-ahead log; if `is_linked`, link to it instead.
 
-    A copy is not in WAL mode, so later writes are in the file itself, which may then be moved.
+    A copy does not use a write-ahead log (WAL), so later writes are in the file itself, which may then be moved.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if is_linked:

@@ -1,7 +1,7 @@
-"""Questions of a user's file on the databases that `data.database` or the records name: files, or servers' databases.
+"""Load the questions of a user's file with the databases that `data.database` or the records name.
 
-SQL runs on the engine. For an engine other than SQLite, prompts get schema and values from a cached SQLite sample of
-the database.
+A database is a SQLite file, a DuckDB file, or a server's database. SQL runs on the engine. For an engine other than
+SQLite, prompts get schema and values from a cached sample: a SQLite file with the first rows of each table.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from jaxrl_sql.text2sql.env.address import is_address, parse_address
 from jaxrl_sql.types import InputError
 
 KEY = "data.database"
+"""The setting that names the database of questions, in messages."""
 _DUCKDB = "duckdb:"
 _DUCKDB_ENDING = ".duckdb"
-_DUCKDB_MARK = b"DUCK"  # at byte 8 of a file
+_DUCKDB_MAGIC = b"DUCK"  # bytes 8 to 11 of a file
 
 
 class OpenedDatabase(NamedTuple):
@@ -40,7 +41,11 @@ class OpenedDatabase(NamedTuple):
 
 
 class DatabaseSource(NamedTuple):
-    """Databases by name; `name` is the default for questions without one, or "" if every question must name its own."""
+    """The databases that `data.database` means: a single one, those of a folder, or those of a server.
+
+    `name` is the default for questions that name none, or "" if every question must name its own. `open` opens the
+    database of a name.
+    """
 
     engine: str
     name: str
@@ -48,16 +53,17 @@ class DatabaseSource(NamedTuple):
 
 
 class SampleLog(NamedTuple):
-    """Messages about tables that samples omit, and the databases with samples."""
+    """Messages about differences between samples and databases, and the databases that have samples."""
 
     notes: list[str]
     databases: list[ExternalDatabase]
 
 
 class DatabaseResolver:
-    """Set the database of each question of a user's file. A record's own URL or file has precedence over `database`.
+    """Set the database of each question of a user's file; call the object with a question.
 
-    A call raises InputError for a `database` that cannot be opened.
+    `database` is the setting `data.database`. A record's own URL or file has precedence over it. A call raises
+    InputError for a `database` that cannot be opened.
     """
 
     def __init__(self, database: str = "") -> None:
@@ -77,7 +83,7 @@ class DatabaseResolver:
         source = self._source
         if source is None or item.script or (item.db_path and not item.is_unnamed):
             return item
-        # The database of a SQLite question is then a file next to the questions.
+        # If `data.database` is of another engine, the database of a SQLite question is a file next to the questions.
         if item.dialect == "sqlite" != source.engine:
             return item
         name = item.db_id or source.name
@@ -89,17 +95,18 @@ class DatabaseResolver:
         return self._set_database(item, self._opened[KEY, name], name)
 
     def _open_url(self, url: str) -> OpenedDatabase:
-        """Open the database of a record's own URL; a server that cannot be reached is tried once."""
+        """Open the database of a record's own URL; after a failure, the server's other databases are not tried."""
         server = url if url.startswith(_DUCKDB) else parse_address(url).shown
         failed = self._opened.get((server, ""))
         if failed is None and (server, url) not in self._opened:
             try:
-                self._opened[server, url] = _open_other(url, self._log)
+                self._opened[server, url] = _open_other_engine(url, self._log)
             except InputError as error:
                 failed = self._opened[server, ""] = OpenedDatabase(error=str(error))
         return failed or self._opened[server, url]
 
     def _set_database(self, item: PublishedQuestion, opened: OpenedDatabase, name: str) -> PublishedQuestion:
+        """Return the question with an opened database; `name` is its db_id if the record has none."""
         if opened.error:
             return item._replace(error=item.error or opened.error)
         more = {**item.more, "engine_url": opened.url}
@@ -109,16 +116,16 @@ class DatabaseResolver:
 
 
 def load_benchmark(folder: str | Path, split: str = "", limit: int = 0, database: str = "") -> Benchmark:
-    """Load a benchmark's folder or a user's file of questions, as in `text2sql.benchmarks`.
+    """Load a benchmark's folder or a user's file of questions, as `text2sql.benchmarks.load_benchmark` does.
 
-    `database` is as in `data.database`: a SQLite file, `duckdb:FILE`, or a server's URL.
+    `database` is the setting `data.database`: a SQLite file, `duckdb:FILE`, a folder of such files, or a server's URL.
     """
     databases = DatabaseResolver(database)
     return _add_notes(benchmarks.load_benchmark(folder, split, limit, databases), databases, database)
 
 
 def load_split(root: str | Path, split: str, limit: int = 0, database: str = "") -> Benchmark:
-    """Load a split for training, as in `text2sql.benchmarks`; `database` as in `load_benchmark`."""
+    """Load a split for training, as `text2sql.benchmarks.load_split` does; `database` as in `load_benchmark`."""
     databases = DatabaseResolver(database)
     return _add_notes(benchmarks.load_split(root, split, limit, databases), databases, database)
 
@@ -126,7 +133,7 @@ def load_split(root: str | Path, split: str, limit: int = 0, database: str = "")
 def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) -> Benchmark:
     """Add notes on the databases that a user's questions were matched with."""
     notes = [*loaded.notes, *databases.notes]
-    if loaded.name == "own":
+    if loaded.name == "own":  # the format of a user's own file of questions
         notes.append(f"matched with {describe_databases(loaded.examples)}")
     if database and loaded.name not in USER_FORMATS:
         notes.append(f"{KEY} is not used: the questions of {loaded.name} name their own databases")
@@ -134,7 +141,10 @@ def _add_notes(loaded: Benchmark, databases: DatabaseResolver, database: str) ->
 
 
 def single_database(database: str) -> str:
-    """Return the only database of `data.database` in the form of `--db`; raises InputError unless there is one."""
+    """Return the only database of the setting `data.database`, as a value of the option `--db`.
+
+    Raises InputError if the setting is empty or names several databases.
+    """
     if not database:
         raise InputError(f"--db is missing: no configuration, and no run of the model, names a database ({KEY})")
     if is_address(database):
@@ -150,7 +160,7 @@ def single_database(database: str) -> str:
 
 
 def _make_source(text: str, log: SampleLog) -> DatabaseSource:
-    """Return the databases of a setting; raises InputError if it names nothing that exists."""
+    """Return the databases of a value of `data.database`; raises InputError if it names nothing that exists."""
     if is_address(text):
         return _make_server_source(text, log)
     path = Path(text.removeprefix(_DUCKDB))
@@ -163,12 +173,12 @@ def _make_source(text: str, log: SampleLog) -> DatabaseSource:
     folder, name = (path, "") if path.is_dir() else (path.parent, path.stem)
     databases = Databases([folder])
 
-    def open_file(wanted: str) -> OpenedDatabase:
-        file = str(path) if name and wanted == name else databases.path(wanted)
+    def open_file(db_id: str) -> OpenedDatabase:
+        file = str(path) if name and db_id == name else databases.path(db_id)
         return (
             OpenedDatabase(file)
             if file
-            else OpenedDatabase(error=f"no database {wanted}: tried {folder}/{wanted}.sqlite, .db")
+            else OpenedDatabase(error=f"no database {db_id}: tried {folder}/{db_id}.sqlite, .db")
         )
 
     return DatabaseSource("sqlite", name, open_file)
@@ -180,13 +190,14 @@ def _make_server_source(text: str, log: SampleLog) -> DatabaseSource:
     except InputError as error:
         raise InputError(f"{KEY}: {error}") from None
 
-    def open_named(wanted: str) -> OpenedDatabase:
+    def open_named(db_id: str) -> OpenedDatabase:
         try:
-            return _open_other(address.url(wanted), log)
+            return _open_other_engine(address.url(db_id), log)
         except MissingDatabaseError as error:
-            if wanted == address.database:
+            # A missing default database is an error of the setting, another one only of the question that names it.
+            if db_id == address.database:
                 raise InputError(f"{KEY}: {error}") from None
-            return OpenedDatabase(error=f"no database {wanted}: tried {address.display_name(wanted)}")
+            return OpenedDatabase(error=f"no database {db_id}: tried {address.display_name(db_id)}")
         except InputError as error:
             raise InputError(f"{KEY}: {error}") from None
 
@@ -194,17 +205,17 @@ def _make_server_source(text: str, log: SampleLog) -> DatabaseSource:
 
 
 def _make_duckdb_source(folder: Path, name: str, ending: str, log: SampleLog) -> DatabaseSource:
-    def open_file(wanted: str) -> OpenedDatabase:
-        file = folder / f"{wanted}{ending}"
+    def open_file(db_id: str) -> OpenedDatabase:
+        file = folder / f"{db_id}{ending}"
         if not file.is_file():
-            return OpenedDatabase(error=f"no database {wanted}: tried {file}")
-        return _open_other(f"{_DUCKDB}{file}", log)
+            return OpenedDatabase(error=f"no database {db_id}: tried {file}")
+        return _open_other_engine(f"{_DUCKDB}{file}", log)
 
     return DatabaseSource("duckdb", name, open_file)
 
 
-def _open_other(url: str, log: SampleLog) -> OpenedDatabase:
-    """Open the database of a URL, with a sample that shows it; raises InputError."""
+def _open_other_engine(url: str, log: SampleLog) -> OpenedDatabase:
+    """Open the database of a URL of another engine, with its sample; raises InputError if that is impossible."""
     database = open_external(url, None, (), log.notes.append)
     log.databases.append(database)
     return OpenedDatabase(str(database.sample_path), database.engine, database.url)
@@ -212,4 +223,4 @@ def _open_other(url: str, log: SampleLog) -> OpenedDatabase:
 
 def _is_duckdb(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(12)[8:] == _DUCKDB_MARK or path.suffix == _DUCKDB_ENDING
+        return file.read(12)[8:] == _DUCKDB_MAGIC or path.suffix == _DUCKDB_ENDING

@@ -1,6 +1,7 @@
 """Ask a chat endpoint to correct golds that fail, and to write rows for golds that return nothing.
 
-Every answer is journaled, so no question is sent twice. Answers are validated by running them.
+A gold is the reference query of a question. Every answer is appended to a journal, a file in the output folder, so that
+a repeated run sends no question twice. Answers are validated by running them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import TRUNCATED_REASONS, Example, Record
 
 FAILURES = ("syntax_error", "schema_error", "runtime_error")
-"""Statuses that indicate wrong SQL; others come from the machine or the limits."""
+"""The executor's statuses that indicate wrong SQL; other failures have other causes, such as a time limit."""
 
 _CORRECT = """{schema}
 
@@ -43,7 +44,7 @@ UNIQUE, CHECK and foreign keys.{error}
 
 
 class Correction(NamedTuple):
-    """The questions with corrected golds, the changes, and the error of each gold that still fails, by id."""
+    """All questions, some with corrected golds, the changes, and the error of each gold that still fails, by id."""
 
     examples: list[Example]
     changes: list[Change]
@@ -51,13 +52,16 @@ class Correction(NamedTuple):
 
 
 @dataclasses.dataclass
-class Correspondence:
-    """An endpoint and the journal of its answers; `spent` is true once the budget is used up."""
+class EndpointSession:
+    """A chat endpoint and the journal of its answers; once the budget is used up, nothing more is sent.
+
+    `answers` has the journal's record of each answer by (step, id of the question, number of the attempt from 0).
+    """
 
     cfg: DistillSettings
     journal: Journal
     endpoint: Endpoint
-    spent: bool = False
+    is_budget_spent: bool = False
 
     def __post_init__(self) -> None:
         """Read the answers of earlier runs."""
@@ -66,31 +70,32 @@ class Correspondence:
             for record in self.journal.records
             if "try" in record and not record["error"]
         }
-        self.spent = bool(self.endpoint.budget.reached_limit)
+        self.is_budget_spent = bool(self.endpoint.budget.reached_limit)
 
-    def ask(self, step: str, number: int, questions: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    def ask(self, step: str, attempt: int, questions: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
         """Send (id, text) questions that the journal does not answer; yield (id, SQL of the answer, error) of all.
 
-        A truncated answer is an error, because its incomplete SQL could run.
+        `step` names the purpose of the questions, and `attempt` counts from 0 how often each was asked before; both
+        identify an answer in the journal. A truncated answer is an error, because its incomplete SQL could run.
         """
         options = {"temperature": self.cfg.temperature, self.cfg.token_limit: self.cfg.max_tokens}
         new = [
             (uid, [{"role": "user", "content": text}])
             for uid, text in questions
-            if (step, uid, number) not in self.answers
+            if (step, uid, attempt) not in self.answers
         ]
         try:
-            for uid, answer in self.endpoint.ask_all([] if self.spent else new, **options):
+            for uid, answer in self.endpoint.ask_all([] if self.is_budget_spent else new, **options):
                 record = {
-                    "step": step, "id": uid, "try": number, **answer.spent._asdict(),
-                    "sql": block(answer.text), "finish_reason": answer.finish_reason, "error": answer.error,
+                    "step": step, "id": uid, "try": attempt, **answer.spent._asdict(),
+                    "sql": extract_sql(answer.text), "finish_reason": answer.finish_reason, "error": answer.error,
                 }  # fmt: skip
                 self.journal.add(record)
-                self.answers[step, uid, number] = record
+                self.answers[step, uid, attempt] = record
         except BudgetSpentError:
-            self.spent = True
+            self.is_budget_spent = True
         for uid, _ in questions:
-            answer_record = self.answers.get((step, uid, number))
+            answer_record = self.answers.get((step, uid, attempt))
             if answer_record is None:
                 yield uid, "", "not sent: the budget is spent"
             elif answer_record["finish_reason"] in TRUNCATED_REASONS:
@@ -102,22 +107,23 @@ class Correspondence:
 
 
 @contextmanager
-def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspondence]:
-    """Open the endpoint; the budget includes what earlier runs spent."""
+def open_session(cfg: DistillSettings, journal: Journal) -> Iterator[EndpointSession]:
+    """Open the endpoint; the requests and the cost of earlier runs in the journal count towards the budget."""
     with open_endpoint(cfg, make_budget(cfg, Usage.total(journal.records))) as endpoint:
-        yield Correspondence(cfg, journal, endpoint)
+        yield EndpointSession(cfg, journal, endpoint)
 
 
-def block(text: str) -> str:
-    """Return the last fenced block of an answer, or the whole answer."""
+def extract_sql(text: str) -> str:
+    """Return the content of an answer's last ```sql block, else of its last fenced block, else the whole answer."""
     blocks = sql_blocks(text, any_case=True) or fenced_blocks(text)
     return blocks[-1] if blocks else text.strip()
 
 
-def correct(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Correction:
-    """Ask for corrections of golds that fail; a correction is accepted if it runs and returns rows.
+def correct(session: EndpointSession | None, executor: Executor, examples: Sequence[Example], tries: int) -> Correction:
+    """Ask for corrections of golds that fail, up to `tries` times each; without a `session`, only report the failures.
 
-    A corrected gold is new, so the demonstration, reasoning and other golds of the old one are removed.
+    A correction is accepted if it runs and returns rows. The question then has no demonstration (an example answer),
+    reasoning or further golds, because they belong to the old gold.
     """
     outcomes = executor.execute_many([(example.database, example.gold_sql) for example in examples])
     errors = {
@@ -125,13 +131,13 @@ def correct(session: Correspondence | None, executor: Executor, examples: Sequen
         for example, outcome in zip(examples, outcomes, strict=True)
         if outcome.status in FAILURES
     }
-    del outcomes
+    del outcomes  # they hold the rows of all golds
     by_id = {example.uid: example for example in examples}
     new: dict[str, str] = {}
-    for number in range(tries if session else 0):
+    for attempt in range(tries if session else 0):
         prompts = [(uid, _correction_prompt(by_id[uid], *errors[uid])) for uid in errors if uid not in new]
         assert session is not None
-        for uid, sql, error in session.ask("correct", number, prompts):
+        for uid, sql, error in session.ask("correct", attempt, prompts):
             if error:
                 errors[uid] = (errors[uid][0], error)
                 continue
@@ -158,6 +164,9 @@ def _correction_prompt(example: Example, sql: str, error: str) -> str:
 
 
 def rows_prompt(example: Example, error: str = "") -> str:
-    """Return the prompt that asks for rows; `error` is the error of the previous answer."""
+    """Return the prompt for INSERT statements after which the gold returns rows.
+
+    `error` is the reason why the previous answer was rejected, or "".
+    """
     complaint = f" The last ones were no good: {error}." if error else ""
     return _FILL.format(schema=ddl(read_schema(example.db_path, example.hide)), sql=example.gold_sql, error=complaint)

@@ -1,7 +1,9 @@
 """Reword questions with a chat endpoint, and accept a rewording if execution confirms its meaning.
 
-The endpoint rewords a question, then writes SQL for the rewording alone, with the schema. The rewording is accepted if
-the rows of that SQL match the gold's by the `test_suite` rule (a round trip, as for back-translation).
+The endpoint rewords a question, then writes SQL for the new question, without seeing the old one. The rewording is
+accepted if the rows of that SQL equal those of the gold, the question's reference query (a round trip, as in
+back-translation). Rows are compared by the rule `test_suite`, as in Spider's evaluation: columns may be in any order,
+and rows too unless the gold has an ORDER BY.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxrl_sql.datagen.augment import Change
-from jaxrl_sql.datagen.gold_repair import Correspondence
+from jaxrl_sql.datagen.gold_repair import EndpointSession
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
@@ -19,7 +21,7 @@ from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import Example
 
-_MAX_CHARS = 400
+_MAX_CHARS = 400  # of a reworded question
 _REWORD = """{schema}
 
 -- Question: {question}
@@ -38,17 +40,19 @@ Write the SQLite query that answers it, and nothing else, in one ```sql block.
 
 
 class Rewording(NamedTuple):
-    """The questions, some of them reworded, and the changes."""
+    """All questions, some of them reworded, and the changes."""
 
     examples: list[Example]
     changes: list[Change]
 
 
-def reword(session: Correspondence | None, executor: Executor, examples: Sequence[Example], tries: int) -> Rewording:
-    """Reword questions, with up to `tries` attempts each; a question without an accepted rewording is unchanged.
+def reword(session: EndpointSession | None, executor: Executor, examples: Sequence[Example], tries: int) -> Rewording:
+    """Reword questions, with up to `tries` attempts each; without a `session`, all questions are unchanged.
 
-    Questions whose gold fails or returns only 0 or NULL are unchanged too, because many queries would match.
+    A question without an accepted rewording is unchanged, and so is one whose gold fails or returns no row or only 0 or
+    NULL, because many wrong queries would return the same.
     """
+    # Without tries no gold runs, and `outcomes` is empty.
     outcomes = executor.execute_many([(example.database, example.gold_sql) for example in examples] if tries else [])
     pending = {
         example.uid: example
@@ -56,19 +60,19 @@ def reword(session: Correspondence | None, executor: Executor, examples: Sequenc
         if outcome.status == "ok" and outcome.row_count and not is_trivial(outcome.rows)
     }
     new: dict[str, Example] = {}
-    for number in range(tries if session else 0):
+    for attempt in range(tries if session else 0):
         assert session is not None
         prompts = [(uid, _REWORD.format(question=example.question, sql=example.gold_sql, schema=_schema(example)))
                  for uid, example in pending.items()]  # fmt: skip
         reworded = [
             dataclasses.replace(pending[uid], question=text, messages=())
-            for uid, text, error in session.ask("reword", number, prompts)
+            for uid, text, error in session.ask("reword", attempt, prompts)
             if not error and _is_question(text, pending[uid].question)
         ]
         answers = {
             uid: sql
             for uid, sql, error in session.ask(
-                "answer", number, [(example.uid, _answer(example)) for example in reworded]
+                "answer", attempt, [(example.uid, _answer_prompt(example)) for example in reworded]
             )
             if not error
         }
@@ -94,7 +98,7 @@ def _is_question(text: str, old: str) -> bool:
     return is_line and not text.upper().startswith(("SELECT ", "WITH ")) and text.casefold() != old.casefold()
 
 
-def _answer(example: Example) -> str:
+def _answer_prompt(example: Example) -> str:
     evidence = f"-- Known: {example.evidence}\n" if example.evidence else ""
     return _ANSWER.format(schema=_schema(example), question=example.question, evidence=evidence)
 

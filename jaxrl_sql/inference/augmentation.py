@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import AugmentSettings, DataConfig, DistillSettings, ExecutorConfig, FilterSettings
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
-from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_prompt
+from jaxrl_sql.datagen.gold_repair import EndpointSession, correct, open_session, rows_prompt
 from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.inference.fingerprint import fingerprint, set_digest, teacher_settings, values_of
 from jaxrl_sql.inference.training_set import sqlite_questions
@@ -45,7 +45,7 @@ class _Context(NamedTuple):
     cfg: AugmentSettings
     seed: int
     executor: Executor
-    session: Correspondence | None
+    session: EndpointSession | None
     donors: Sequence[Donor]
 
 
@@ -79,7 +79,7 @@ def augment(
     with (
         Journal(out / "work.jsonl", copy_settings(cfg, seed, data, limits, teacher, loaded.examples)) as journal,
         make_executor(limits, data.hide) as executor,
-        correspondence(teacher, journal) if _uses_endpoint(cfg) else nullcontext() as session,
+        open_session(teacher, journal) if _uses_endpoint(cfg) else nullcontext() as session,
     ):
         examples, changes, failed = correct(session, executor, examples, cfg.correct)
         failed_changes = {uid: f"correct: {reason}" for uid, reason in failed.items()} if cfg.correct else {}
@@ -96,7 +96,7 @@ def augment(
             if record is None or not _database_path(out, donor.db_id).is_file():
                 record = augment_database(context, donor, by_database[donor.db_id])
                 # Failures after the budget was spent are not final: the repeated command tries this database again.
-                if not (session and session.spent and record["left"]):
+                if not (session and session.is_budget_spent and record["left"]):
                     journal.add(record)
             changes += [Change(entry.pop("step"), entry.pop("id"), entry) for entry in map(dict, record["changes"])]
             failed_changes |= {failure["id"]: f"{failure['step']}: {failure['reason']}" for failure in record["left"]}
@@ -108,7 +108,9 @@ def augment(
         remaining, filtered = _filter(moved, executor, filters)
         dropped += filtered
     counts = write(out, remaining, dropped, changes, failed_changes)
-    return AugmentResult(counts, out, session.endpoint.budget.reached_limit if session and session.spent else "")
+    return AugmentResult(
+        counts, out, session.endpoint.budget.reached_limit if session and session.is_budget_spent else ""
+    )
 
 
 def _select_with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[DroppedQuestion]]:

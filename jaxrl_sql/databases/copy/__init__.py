@@ -1,1 +1,1 @@
-"""Copy SQLite databases to other engines, and their golds."""
+"""Copy SQLite databases to other engines, and translate the golds: the reference queries of questions about them."""

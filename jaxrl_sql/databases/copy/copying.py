@@ -1,4 +1,9 @@
-"""Copy SQLite files to an engine: plan all copies, then write each, read it back and compare it."""
+"""Copy SQLite files to an engine: plan all copies, then write each, read it back and compare it.
+
+The rows are compared by a digest: a hash of all rows, independent of their order. A manifest, a JSON file in the output
+folder, records finished copies, so that a repeated command copies only new or changed files. Each copy also has a
+SQLite mirror there, from which prompts take schema and values.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +23,21 @@ from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Cell, InputError, JaxrlSqlError
 
 Report = Callable[[str], object]
+"""Called with each line of progress."""
 
 _MAX_FLOAT = 1.7976931348623157e308
 
 
 class CopyError(JaxrlSqlError):
-    """A copy has other rows than its source."""
+    """Raised if a copy has other rows than its source."""
 
 
 class CopyOptions(NamedTuple):
     """Options of a copy.
 
-    `prefix` precedes each name, `readers` may read the copies, `left_out` are omitted (table, column) in lower case,
-    and `replaces` replaces texts and floats that the engine cannot store.
+    `prefix` precedes the name of each copied database. `readers` are users who get read access. `left_out` has the
+    omitted columns as (table, column) in lower case. With `replaces`, texts and floats that the engine cannot store are
+    replaced, else they are an error.
     """
 
     prefix: str = ""
@@ -39,22 +46,22 @@ class CopyOptions(NamedTuple):
     replaces: bool = False
 
     def name(self, db_id: str) -> str:
-        """Return the name of a database at its target."""
+        """Return the name of the copy of the database `db_id`."""
         return self.prefix + db_id
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the options that determine the written rows."""
+        """Return the options that determine the written rows, for the manifest."""
         return {"left_out": sorted(".".join(pair) for pair in self.left_out), "replace": self.replaces}
 
 
 def copy_files(
     files: Sequence[SourceFile], target: DatabaseEngine, manifest: Manifest, options: CopyOptions, report: Report
 ) -> list[ManifestEntry]:
-    """Copy files that are not copied yet; return the manifest's entry of each.
+    """Copy the files that are not copied yet; return the manifest's entry of every file.
 
     Nothing is written before all copies are planned. Raises InputError for an existing database that is not in the
-    manifest and for values that the engine cannot store, and CopyError if the rows that are read back differ.
+    manifest and for values that the engine cannot store. Raises CopyError if the rows that are read back differ.
     """
     _refuse_unknown_columns(files, options)
     pending = [file for file in files if not _is_done(file, target, manifest, options)]
@@ -82,7 +89,7 @@ def _counts_text(entry: ManifestEntry) -> str:
 
 
 def _is_done(file: SourceFile, target: DatabaseEngine, manifest: Manifest, options: CopyOptions) -> bool:
-    """Return whether the current content of a file is at its target, by the manifest, and the database exists."""
+    """Return whether a file is copied: the manifest has its content, name and settings, and copy and mirror exist."""
     entry = manifest.databases.get(file.db_id)
     if entry is None or entry["name"] != options.name(file.db_id) or entry["settings"] != options.settings:
         return False
@@ -130,22 +137,24 @@ def _copy_file(
     manifest.begin(file.db_id, name)
     if was_created_here:
         target.drop(name)
-    # The source is closed first: if it has changed, the copy is rolled back.
+    # `open_source` ends before `target.open`. If the file has changed meanwhile, it raises, and the copy is rolled
+    # back.
     with target.open(name) as writer, open_source(file) as source:
         writer.create(plan.tables)
         digests = {}
         for table in plan.tables:
-            written = _RowConverter(source, table, target.rules)
-            writer.load(table, written.rows())
-            digests[table.name] = written.digest
-        refusals = writer.finish(plan.tables)
+            converter = _RowConverter(source, table, target.rules)
+            writer.load(table, converter.rows())
+            digests[table.name] = converter.digest  # complete once all rows are loaded
+        rejected_keys = writer.finish(plan.tables)
         for table in plan.tables:
             _compare(file, writer, table, digests[table.name])
+        # The mirror gets the same converted rows, which are read from the source again.
         path = mirror_path(manifest.path.parent, file.db_id)
         rows = lambda table: _RowConverter(source, table, target.rules).rows()  # noqa: E731
         write_mirror(path, plan.tables, target.rules, rows, file.path)
     _grant_read(target, options, file)
-    plan = plan._replace(notes=(*plan.notes, *refusals))
+    plan = plan._replace(notes=(*plan.notes, *rejected_keys))
     entry = make_entry(file, name, target.address.display_name(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
@@ -157,6 +166,7 @@ def _grant_read(target: DatabaseEngine, options: CopyOptions, file: SourceFile) 
 
 
 def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expected: TableDigest) -> None:
+    """Read a copied table back; raise CopyError if its digest differs from that of the written rows."""
     digest = TableDigest()
     for rows in writer.read(table):
         digest = digest.plus(rows)
@@ -169,7 +179,7 @@ def _compare(file: SourceFile, writer: DatabaseWriter, table: PlannedTable, expe
 
 
 class _RowConverter:
-    """Convert a table's rows for the engine's columns, and compute their digest."""
+    """Convert a table's rows for the engine's columns; `digest` is that of the rows that `rows` has yielded."""
 
     def __init__(self, source: SqliteReader, table: PlannedTable, rules: EngineRules) -> None:
         self.source = source
@@ -179,24 +189,25 @@ class _RowConverter:
 
     def rows(self) -> Iterator[Rows]:
         """Yield the converted rows."""
-        converters = [self._change(i) for i in range(len(self.table.columns))]
+        converters = [self._converter(i) for i in range(len(self.table.columns))]
         for chunk in self.source.rows(self.table.source.table):
             rows = _convert_rows(chunk, converters) if any(converters) else chunk
             self.digest = self.digest.plus(rows)
             yield rows
 
-    def _change(self, column: int) -> Converter | None:
-        """Return the conversion of a column's values, or None."""
-        kind, seen = self.table.columns[column].kind, self.table.source.stats[column]
-        if kind == "text" and (seen.not_utf8 or (seen.nul and not self.rules.holds_nul)):
+    def _converter(self, column: int) -> Converter | None:
+        """Return the conversion of the values of the column with this index, or None if they need none."""
+        kind, stats = self.table.columns[column].kind, self.table.source.stats[column]
+        if kind == "text" and (stats.not_utf8 or (stats.nul and not self.rules.holds_nul)):
             return self._clean_text
         if kind == "real":
-            if seen.infinite and not self.rules.holds_infinity:
-                return _finite
-            return to_real if seen.integers else None
-        return to_text if seen.is_mixed else None
+            if stats.infinite and not self.rules.holds_infinity:
+                return _clip_infinity
+            return to_real if stats.integers else None
+        return to_text if stats.is_mixed else None
 
     def _clean_text(self, value: Cell) -> Cell:
+        """Replace invalid UTF-8, and NUL if the engine cannot store it, by the replacement character U+FFFD."""
         text = to_text(value)
         if not isinstance(text, str):
             return text
@@ -205,9 +216,11 @@ class _RowConverter:
 
 
 def _convert_rows(rows: Rows, converters: Sequence[Converter | None]) -> Rows:
+    # Rows are transposed to columns and back, so that only columns with a converter are changed.
     columns = zip(zip(*rows, strict=True), converters, strict=True)
     return list(zip(*(column if convert is None else map(convert, column) for column, convert in columns), strict=True))
 
 
-def _finite(value: Cell) -> Cell:
+def _clip_infinity(value: Cell) -> Cell:
+    """Convert a number to a float, and an infinite one to the largest float."""
     return max(-_MAX_FLOAT, min(_MAX_FLOAT, float(value))) if isinstance(value, int | float) else value

@@ -18,7 +18,7 @@ class TableDigest(NamedTuple):
     digest: int = 0
 
     def plus(self, rows: Iterable[Sequence[Cell]]) -> TableDigest:
-        """Return the digest of these rows and more."""
+        """Return the digest of the rows so far and `rows`."""
         hashes = [hash_row(row) for row in rows]
         return TableDigest(self.rows + len(hashes), (self.digest + sum(hashes)) % _MODULUS)
 
@@ -26,7 +26,8 @@ class TableDigest(NamedTuple):
 def hash_row(row: Sequence[Cell]) -> int:
     r"""Return a hash of a row's values and types: BLAKE2b, truncated to 64 bits, of Python's `ascii` of the row.
 
-    For example `(1, 0.5, 'a\xe9', b'\x00', None)`, with the shortest representation of floats. Minus zero is zero.
+    The hashed text is for example `(1, 0.5, 'a\xe9', b'\x00', None)`, with the shortest representation of floats. Minus
+    zero counts as zero.
     """
     cells = tuple(row)
     text = ascii(cells)

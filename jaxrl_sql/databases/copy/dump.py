@@ -1,4 +1,4 @@
-"""Load a published dump with the client program of its server."""
+"""Load a published dump, a file of SQL statements that create a database, with the server's command-line client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jaxrl_sql.types import InputError
 def load_dump(dump: Path, url: str, reader: str = "") -> str:
     """Load a dump into the new or empty database of a URL, and grant read access to `reader`, a user or a URL.
 
-    Returns the database's name and the server's version. On failure, drops the database and raises InputError.
+    Returns a line with the database's address and the server's version. If the dump fails, drops the database. Raises
+    InputError for a failed dump, and for a database that is not empty.
     """
     address = parse_address(url).single
     if address.engine not in SERVERS or not address.database:
@@ -33,7 +34,7 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
     if server.state(name) == "full":
         raise InputError(f"{address.display_name(name)}: not empty: remove it, or give another name")
     with server.open(name):
-        pass  # creates an empty database
+        pass  # `open` creates an empty database
     errors = _run(program, dump, server, name)
     if errors:
         server.drop(name)
@@ -44,7 +45,7 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
 
 
 def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
-    """Run a dump with a client program; return a line per failure."""
+    """Run a dump with a client program; return the error lines that it prints, except harmless ones."""
     arguments, environment = server.client_options(database)
     with dump.open("rb") as file:
         process = subprocess.run(  # noqa: S603
@@ -52,5 +53,5 @@ def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
             env={**os.environ, **environment},
         )  # fmt: skip
     lines = [line for line in process.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
-    errors = [server.address.redact(line) for line in lines if not server.is_harmless(line)]
+    errors = [server.address.redact(line) for line in lines if not server.is_harmless_error(line)]
     return errors or ([f"{Path(program).name} ended with {process.returncode}"] if process.returncode else [])

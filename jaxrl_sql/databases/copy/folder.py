@@ -18,12 +18,16 @@ from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.types import InputError
 
 _MAX_ROWS = 100_000
-# A session belongs to one database, and a server allows a hundred by default.
+# The executor keeps this many connections open. Each belongs to one database, and servers allow about 100 by default.
 _MAX_SESSIONS = 16
 
 
 class QuestionSource(NamedTuple):
-    """A set's folder or a file of questions, its split, the address that golds run at, and their time limit."""
+    """The questions whose golds (reference queries) are translated.
+
+    `path` is a benchmark's folder or a file of questions, and `split` a part of it. `reader` is the address of the
+    copies with a user who may only read; golds run there, each with the time limit `timeout_ms`.
+    """
 
     path: Path
     split: str
@@ -40,10 +44,10 @@ def copy_folder(
     questions: QuestionSource | None,
     report: Callable[[str], None],
 ) -> None:
-    """Copy the databases of a folder (those in `only`, if set), write a manifest to `out`, and translate the golds.
+    """Copy the databases of a folder to `address`, record them in a manifest in `out`, and translate the golds.
 
-    `report` is called with lines about each database, the whole copy, and the golds. Raises InputError as `copy_files`
-    does.
+    `only` has the ids of the databases to copy (empty: all). `report` is called with lines about each database, the
+    whole copy, and the golds. Raises InputError and CopyError as `copy_files` does.
     """
     examples = load_benchmark(questions.path, questions.split).examples if questions else ()
     files = find_files(source)

@@ -1,7 +1,8 @@
-"""Translate golds for copied databases: each runs on the engine and on SQLite and is kept if the results agree.
+"""Translate golds, the reference queries of questions, for copies of their databases on another engine.
 
-Results agree by the rule `bird`, or up to the last digits of reals, which depend on the order of summation. If the gold
-has an ORDER BY, the rows must have the same order or the same sequence of sort keys.
+Each translation runs on the engine and the original on SQLite. The translation is kept if both return the same rows,
+with reals rounded to twelve digits, because their last digits depend on the order of summation. If the gold has an
+ORDER BY, the rows must also have the same order, or the same sequence of sort keys.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ QUESTIONS, LEFT_OUT = "questions.jsonl", "left_out.jsonl"
 
 # Outcomes hold their rows in memory, so golds run a few at a time.
 _CHUNK = 128
-_DIGITS = 12
+_DIGITS = 12  # significant digits of reals that must agree
 # Longer rows are truncated in messages.
 _MAX_ROW_CHARACTERS = 80
 
 
 class TranslatedGold(NamedTuple):
-    """A translated gold: `status` is `ok` or the reason for dropping it; `message` is the engine's.
+    """A translated gold: `status` is `ok`, or the reason for dropping it (`check_golds`), with details in `message`.
 
-    `name`: the copied database. `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of
-    equal sort keys; it is kept if the engine chooses the same rows as SQLite. `others` are the question's other golds
-    that agree as well.
+    `name` is the copied database and `sql` the translation. `is_near`: reals differ after the twelfth digit. `is_tied`:
+    its LIMIT cuts between rows of equal sort keys; it is kept if the engine chooses the same rows as SQLite. `others`
+    are translations of the question's further golds with the same results on both.
     """
 
     example: Example
@@ -63,9 +64,10 @@ def check_golds(
 ) -> list[TranslatedGold]:
     """Translate and run golds; return them in order. `reader` is the address with which the copies are read.
 
-    Statuses are those of runs on the engine, and: `not_copied` (the database), `no_sql`, `not_translated`,
-    `gold_failed` (on SQLite), `tied` (other rows of equal sort keys), `different_rows`, `different_order` and
-    `not_itself` (nondeterministic: unequal to itself by some rule). Raises InputError if the engine refuses the reader.
+    Statuses are the executor's for a failed run on the engine (such as `timeout`), and: `not_copied` (the database),
+    `no_sql` (the question has no gold), `not_translated`, `gold_failed` (on SQLite), `tied` (the LIMIT cuts between
+    rows of equal sort keys, of which the engine chooses others), `different_rows`, `different_order` and `not_itself`
+    (run twice, its results differ by some comparison rule). Raises InputError if the engine refuses the reader.
     """
     copies = _CopyFinder(manifest)
     schemas: dict[str, EngineSchema] = {}
@@ -82,7 +84,7 @@ def check_golds(
 
 
 def write_golds(folder: Path, golds: Sequence[TranslatedGold], reader: Address) -> None:
-    """Write the questions with kept golds, and the dropped ones with their status."""
+    """Write the questions with kept golds to `questions.jsonl`, and the dropped golds to `left_out.jsonl`."""
     write_lines(folder / QUESTIONS, [_question(gold, reader) for gold in golds if gold.status == "ok"])
     dropped_golds = [gold for gold in golds if gold.status != "ok"]
     write_lines(
@@ -102,7 +104,7 @@ def write_golds(folder: Path, golds: Sequence[TranslatedGold], reader: Address) 
 
 
 def summary_lines(golds: Sequence[TranslatedGold], version: str) -> list[str]:
-    """Return the share of kept golds, and the number of dropped ones by status."""
+    """Return lines with the share of kept golds, and the number of dropped ones by status."""
     kept_golds = [gold for gold in golds if gold.status == "ok"]
     near = sum(gold.is_near for gold in kept_golds)
     share = 100 * len(kept_golds) / len(golds) if golds else 0.0
@@ -117,7 +119,10 @@ def summary_lines(golds: Sequence[TranslatedGold], version: str) -> list[str]:
 
 
 def engine_schema(entry: ManifestEntry) -> EngineSchema:
-    """Return the names and types of a copied database, and the affinities of its source."""
+    """Return the tables of a copied database by their names in SQLite, for the translation of queries.
+
+    Each column has its name and type on the engine, and its affinity in SQLite: the type by which SQLite compares it.
+    """
     tables: dict[str, EngineTable] = {}
     for table in read_schema(entry["source"]["path"]).tables:
         copied = entry["tables"].get(table.name)
@@ -172,7 +177,7 @@ class _CopyFinder:
 
 
 def _has_rows(entry: ManifestEntry, path: str, content: str) -> bool:
-    """Return whether the source of a copy exists unchanged and has the tables and rows of a file."""
+    """Return whether the source of a copy is unchanged, and the file `path` has the same tables and rows."""
     source = entry["source"]
     names = {table.name for table in read_schema(path).tables}
     if names != entry["tables"].keys() or not Path(source["path"]).is_file():
@@ -182,6 +187,7 @@ def _has_rows(entry: ManifestEntry, path: str, content: str) -> bool:
 
 
 def _translate(example: Example, copies: _CopyFinder, schemas: dict[str, EngineSchema], engine: str) -> TranslatedGold:
+    """Translate a gold without running it; adds the schema of its copy to `schemas`, by the path of the SQLite file."""
     path = str(Path(example.db_path).resolve())
     entry = copies.find(path)
     if entry is None:
@@ -198,10 +204,12 @@ def _translate(example: Example, copies: _CopyFinder, schemas: dict[str, EngineS
 def _run(
     executor: Executor, golds: Sequence[TranslatedGold], schemas: Mapping[str, EngineSchema], reader: Address
 ) -> Iterator[TranslatedGold]:
+    """Run golds on both engines and yield each with its status."""
     queries = [(reader.url(gold.name), gold.sql) for gold in golds]
     sqlite_outcomes = _outcomes(executor, [(gold.example.db_path, gold.example.gold_sql) for gold in golds])
     engine_outcomes = _outcomes(executor, queries)
     urls, sqls = [url for url, _ in queries], [sql for _, sql in queries]
+    # Compared with themselves, results of two runs are equal by every rule unless the query is nondeterministic.
     self_scores = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
     for i, (gold, sqlite, engine) in enumerate(zip(golds, sqlite_outcomes, engine_outcomes, strict=True)):
         compared = _with_ties(_compare(gold, sqlite, engine, reader))
@@ -216,7 +224,7 @@ def _run(
 def _translate_other_golds(
     executor: Executor, gold: TranslatedGold, schemas: Mapping[str, EngineSchema], reader: Address
 ) -> tuple[str, ...]:
-    """Return the translations of a question's other golds that have equal results on both."""
+    """Return the translations of a question's other golds that have equal results on the engine and on SQLite."""
     if gold.status != "ok":
         return ()
     schema = schemas[str(Path(gold.example.db_path).resolve())]
@@ -243,6 +251,7 @@ def _outcomes(executor: Executor, queries: Sequence[tuple[str, str]]) -> list[Ou
 
 
 def _compare(gold: TranslatedGold, sqlite: Outcome, engine: Outcome, reader: Address) -> TranslatedGold:
+    """Return a gold with its status by the outcomes on SQLite and on the engine."""
     if sqlite.status != "ok":
         return gold._replace(status="gold_failed", message=sqlite.error or sqlite.status)
     if engine.status == "db_error":
@@ -251,11 +260,12 @@ def _compare(gold: TranslatedGold, sqlite: Outcome, engine: Outcome, reader: Add
         return gold._replace(status=engine.status, message=reader.redact(engine.error or engine.status))
     tree = parse_query(gold.example.gold_sql)
     is_ordered = isinstance(tree, exp.Query) and tree.args.get("order") is not None
-    sqlite_rows, engine_rows = _plain(sqlite.rows), _plain(engine.rows)
+    sqlite_rows, engine_rows = _round_reals(sqlite.rows), _round_reals(engine.rows)
     if Counter(sqlite_rows) != Counter(engine_rows):
         return gold._replace(status="different_rows", message=_difference(sqlite_rows, engine_rows))
     if is_ordered and sqlite_rows != engine_rows:
         return gold._replace(status="different_order")
+    # `set_digest` is a hash of the exact rows.
     return gold._replace(is_near=sqlite.set_digest != engine.set_digest)
 
 
@@ -272,7 +282,7 @@ def _difference(sqlite_rows: Sequence[tuple[Any, ...]], engine_rows: Sequence[tu
 
 
 def _with_ties(gold: TranslatedGold) -> TranslatedGold:
-    """Set whether a gold's LIMIT cuts through rows of equal sort keys."""
+    """Set `is_tied` if a gold's LIMIT cuts between rows of equal sort keys, and its status if the rows differ."""
     if gold.status not in ("ok", "different_rows"):
         return gold
     tied = read_file(gold.example.db_path, lambda connection: is_tied(connection, gold.example.gold_sql))
@@ -289,9 +299,9 @@ def _has_equal_keys(
     if keys is None or engine_keys is None:
         return False
     sqlite, engine = executor.execute_many([(gold.example.db_path, keys), (reader.url(gold.name), engine_keys)])
-    return sqlite.status == engine.status == "ok" and _plain(sqlite.rows) == _plain(engine.rows)
+    return sqlite.status == engine.status == "ok" and _round_reals(sqlite.rows) == _round_reals(engine.rows)
 
 
-def _plain(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _round_reals(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return rows with reals rounded to twelve digits."""
     return [tuple(float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float) else cell for cell in row) for row in rows]

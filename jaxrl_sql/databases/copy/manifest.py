@@ -1,4 +1,7 @@
-"""The manifest of a copy: a JSON file, written atomically after each database, from which a copy resumes."""
+"""The manifest of copies: a JSON file that records the finished and the unfinished ones.
+
+It is written atomically before and after each database, so that an interrupted command can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ FILE = "manifest.json"
 _FORMAT_VERSION = 1
 
 ManifestEntry = dict[str, Any]
-"""A copied database: its source, its name, its tables, and `notes`, lines on differences from the source."""
+"""A copied database (keys: see `make_entry`); `notes` are messages about differences from the source."""
 
 
 @dataclass
 class Manifest:
-    """The databases that were copied to one target; `unfinished` are the names of unfinished ones."""
+    """The databases that were copied to one engine: `target` is its address, and `version` its name and version.
+
+    `databases` has the entry of each finished copy by `db_id`; `unfinished` are the target names of the others.
+    """
 
     path: Path
     target: str
@@ -53,7 +59,7 @@ class Manifest:
             self.write()
 
     def was_created_here(self, name: str) -> bool:
-        """Return whether a database was created by this manifest's copies."""
+        """Return whether a database was created by a copy of this manifest, so that it may be replaced."""
         return name in self.unfinished or any(entry["name"] == name for entry in self.databases.values())
 
     def write(self) -> None:
@@ -106,7 +112,11 @@ def make_entry(
     digests: Mapping[str, TableDigest],
     settings: Mapping[str, Any],
 ) -> ManifestEntry:
-    """Return the entry of a finished database; `settings` are the options that determine the written rows."""
+    """Return the entry of a finished database: `name` on the engine, `target` with the engine's address.
+
+    `digests` has the digest of each table by its name on the engine. `settings` are the options that determine the
+    written rows.
+    """
     stat = file.path.stat()
     return {
         "name": name,

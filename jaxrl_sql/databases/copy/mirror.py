@@ -1,4 +1,7 @@
-"""SQLite mirrors: files with the names, types and rows of a copy, for prompts; the SQL runs on the engine."""
+"""Write SQLite mirrors: files with the names, types and rows of a database that was copied to another engine.
+
+Prompts take schema and values from the mirror, because they need a SQLite file. The model's SQL runs on the engine.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,17 @@ def write_mirror(
     rows: Callable[[PlannedTable], Iterable[Rows]],
     source: Path,
 ) -> None:
-    """Write tables as the engine has them, with the column descriptions of the database `source`.
+    """Write tables with the engine's names, types and keys, and the column descriptions of the database `source`.
 
-    The file is written atomically. Raises InputError if it cannot be written.
+    Unique constraints are omitted, because prompts do not need them. `rows` returns a table's rows. The file is written
+    atomically. Raises InputError if it cannot be written.
     """
     scratch = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch.unlink(missing_ok=True)
         with closing(sqlite3.connect(scratch, isolation_level=None)) as connection:
+            # Not durable, but fast: after a crash the temporary file is written again.
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("BEGIN")
             writer = SqliteWriter(connection, rules)

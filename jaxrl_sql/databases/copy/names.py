@@ -1,4 +1,4 @@
-"""Names of tables and columns on an engine: SQLite's in lower case, changed if the engine refuses them."""
+"""Choose the names of copied tables and columns: SQLite's names in lower case, changed if the engine refuses them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from jaxrl_sql.databases.engines.tables import NameRules
 
 
 def new_names(names: Sequence[str], noun: str, rules: NameRules) -> tuple[dict[str, str], list[str]]:
-    """Return the new name of each name, and the names that change beyond lower case.
+    """Return the new name of each name, and the names that change in more than case.
 
-    `noun` is `table` or `column`; with its position it replaces an unusable name.
+    `noun` is `table` or `column`. An empty name becomes `noun` with its position, such as `column_3`.
     """
     renamed: dict[str, str] = {}
     changed = []
@@ -32,7 +32,7 @@ def fold(name: str) -> str:
 
 
 def _make_usable(name: str, fallback: str, rules: NameRules, *, is_column: bool) -> str:
-    """Return a name that the engine accepts: not empty, not reserved, and not too long."""
+    """Return a name that the engine accepts: not empty (then `fallback`), not reserved, and not too long."""
     usable = name.rstrip(" ") or fallback
     if rules.is_basic:
         usable = "".join(letter if letter <= "\uffff" else "_" for letter in usable)

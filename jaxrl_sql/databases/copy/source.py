@@ -1,4 +1,4 @@
-"""The SQLite files that are copied, and the content of one."""
+"""Find the SQLite files that are copied, and compute digests of a file's tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import Table
 from jaxrl_sql.types import InputError
 
+# Names that benchmarks give to the folder of their databases.
 _ROOTS = ("databases", "database", "dev_databases", "train_databases")
 _ENDINGS = (".sqlite", ".db", ".sqlite3")
 
@@ -48,18 +49,19 @@ def _database_file(folder: Path) -> Path | None:
 
 @lru_cache(maxsize=256)
 def table_digests(path: str, content: str) -> dict[str, tuple[tuple[str, ...], TableDigest]] | None:
-    """Return the columns and the rows' digest of each table of a file; None if it cannot be read.
+    """Return (columns, digest of the rows) of each table of a file by name; None if the file cannot be read.
 
-    Files with different bytes may have the same rows, for example after a copy by SQLite. `content` is for the cache.
+    Files with different bytes may have the same rows, for example after a copy by SQLite. `content` is a hash of the
+    file's bytes, so that a changed file is not looked up in this function's cache.
     """
     try:
         with open_source(SourceFile(Path(path).stem, Path(path), content)) as source:
-            return {table.name: _content(source, table) for table in source.schema().tables}
+            return {table.name: _table_digest(source, table) for table in source.schema().tables}
     except InputError:
         return None
 
 
-def _content(source: SqliteReader, table: Table) -> tuple[tuple[str, ...], TableDigest]:
+def _table_digest(source: SqliteReader, table: Table) -> tuple[tuple[str, ...], TableDigest]:
     digest = TableDigest()
     for rows in source.rows(table):
         digest = digest.plus(rows)

@@ -1,1 +1,1 @@
-"""Database engines under one interface, a module each."""
+"""Database engines (SQLite, DuckDB, PostgreSQL, MySQL) under one interface, with one module per engine."""

@@ -1,6 +1,7 @@
-"""The interface of an engine, for writing databases and reading a server's database.
+"""The interface of a database engine (PostgreSQL, MySQL, DuckDB): write databases, and read a server's database.
 
-Copying and sampling use this interface and know no engine.
+Two packages use it and know no engine. `databases.copy` copies SQLite files to an engine. `databases.sample` writes a
+small SQLite file with a part of a server's database, from which prompts take schema and values.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ class MissingDatabaseError(InputError):
 
 
 State = Literal["absent", "empty", "full"]
+"""Whether a database does not exist, exists without tables, or has tables."""
 
 CONNECT_SECONDS = 10
-"""Time limit of a connection."""
+"""Time limit for opening a connection."""
 
 LOCK_SECONDS = 1
-"""Time limit of a reader's statement for a lock of another session."""
+"""How long a reader's statement waits for a lock of another session."""
 
 READ_SECONDS = 5
 """Time limit of a reader's statement. An ALTER TABLE of another session waits at most this long."""
 
 Reason = Literal["locked", "changed", "slow"]
+"""Why a reader's statement failed, if the cause is another session or the size of a table."""
 
+# The message of each reason, after the table's name.
 _REASONS: Mapping[Reason, str] = {
     "locked": f"is locked by another session for more than {LOCK_SECONDS} s: run it again later",
     "changed": "was changed while it was sampled: run it again",
@@ -55,16 +59,21 @@ _CHECKS = {
 }
 
 
+# "… denied for user … to database …" (MySQL) and "permission denied for database …" (PostgreSQL) count as missing.
 _NO_DATABASE = re.compile(r"database .* does not exist|unknown database|to database|for database", re.IGNORECASE)
 
 
 class DatabaseWriter(ABC):
-    """A database to write; its rows are kept only if the engine's `open` ends without an error."""
+    """A database that is being written: call `create`, then `load` for each table, then `finish`.
+
+    An engine's `open` yields the writer. If its block raises an error, PostgreSQL and DuckDB discard the tables; in
+    MySQL the incomplete tables remain. `error` is the base class of the driver's errors.
+    """
 
     declares_keys: ClassVar[bool] = False
-    """Whether keys are declared with their table, and cannot be added."""
+    """Whether CREATE TABLE declares all keys, because the engine cannot add them later."""
     comments_inline: ClassVar[bool] = False
-    """Whether comments are declared with their column."""
+    """Whether a column's definition in CREATE TABLE includes its comment."""
 
     def __init__(self, connection: Any, rules: EngineRules, error: type[Exception]) -> None:
         self.connection = connection
@@ -82,7 +91,7 @@ class DatabaseWriter(ABC):
 
     @abstractmethod
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
-        """Write a table's rows."""
+        """Insert the rows of a table that `create` has created."""
 
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         """Create keys, indexes and comments; return a line for each that the engine rejects."""
@@ -90,7 +99,8 @@ class DatabaseWriter(ABC):
         for table in tables:
             lines += self._add(table, self._keys(table))
             for number, index in enumerate(table.indexes):
-                lines += self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, number))
+                description = f"{table.name}: the index ({', '.join(index)})"
+                lines += self.attempt(description, self.index_statement(table, number))
         for table in tables:
             lines += self._add(table, self._references(table))
             for column in () if self.comments_inline else table.columns:
@@ -106,8 +116,8 @@ class DatabaseWriter(ABC):
             while rows := cursor.fetchmany(CHUNK):
                 yield plain_rows(rows)
 
-    def index(self, table: PlannedTable, number: int) -> str:
-        """Return the statement that creates the table's index at `place`."""
+    def index_statement(self, table: PlannedTable, number: int) -> str:
+        """Return the statement that creates the index `table.indexes[number]`."""
         name = self.quote_name(f"{table.name}_index_{number + 1}")
         return f"CREATE INDEX {name} ON {self.quote_name(table.name)} ({self.quote_list(table.indexes[number])})"
 
@@ -116,11 +126,11 @@ class DatabaseWriter(ABC):
         return f"{self.quote_name(column.name)} {self.type_of(table, column)}{' NOT NULL' if column.not_null else ''}"
 
     def type_of(self, _table: PlannedTable, column: PlannedColumn) -> str:
-        """Return the type of a column."""
+        """Return the engine's name of a column's type."""
         return self.rules.types[column.kind]
 
     def table_options(self) -> str:
-        """Return the end of each table's definition."""
+        """Return the text after the closing bracket of each CREATE TABLE statement."""
         return ""
 
     def literal(self, text: str) -> str:
@@ -131,12 +141,12 @@ class DatabaseWriter(ABC):
         """Return a cursor that streams the rows of its result."""
         return self.connection.cursor()
 
-    def attempt(self, what: str, sql: str) -> list[str]:
-        """Run an optional statement; return a line if it failed."""
+    def attempt(self, description: str, sql: str) -> list[str]:
+        """Run a statement that creates a key or an index; return a message with `description` if it fails, else []."""
         try:
             self.run(sql)
         except self.error as error:
-            return [f"{what} is dropped: {one_line(error)}"]
+            return [f"{description} is dropped: {one_line(error)}"]
         return []
 
     def run(self, sql: str) -> None:
@@ -145,14 +155,14 @@ class DatabaseWriter(ABC):
             cursor.execute(sql)
 
     def _keys(self, table: PlannedTable) -> Iterator[tuple[str, str]]:
-        """Yield the words and the clause of the primary key and of each unique key."""
+        """Yield (description for messages, SQL clause) of the primary key and of each unique key."""
         if table.primary_key:
             yield "the primary key", f"PRIMARY KEY ({self.quote_list(table.primary_key)})"
         for unique in table.uniques:
             yield f"the unique constraint ({', '.join(unique)})", f"UNIQUE ({self.quote_list(unique)})"
 
     def _references(self, table: PlannedTable) -> Iterator[tuple[str, str]]:
-        """Yield the words and the clause of each foreign key."""
+        """Yield (description for messages, SQL clause) of each foreign key."""
         for key in table.foreign_keys:
             parent = f"{self.quote_name(key.table)} ({self.quote_list(key.targets)})"
             clause = f"FOREIGN KEY ({self.quote_list(key.columns)}) REFERENCES {parent}"
@@ -160,17 +170,22 @@ class DatabaseWriter(ABC):
 
     def _add(self, table: PlannedTable, keys: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Add keys to a table that was created without them; yield a line for each that the engine rejects."""
-        for what, clause in () if self.declares_keys else keys:
-            yield from self.attempt(f"{table.name}: {what}", f"ALTER TABLE {self.quote_name(table.name)} ADD {clause}")
+        for description, clause in () if self.declares_keys else keys:
+            statement = f"ALTER TABLE {self.quote_name(table.name)} ADD {clause}"
+            yield from self.attempt(f"{table.name}: {description}", statement)
 
 
 class DatabaseEngine(ABC):
-    """A server, or a folder of files, that holds databases. Its driver is an extra of the package."""
+    """A server, or a folder of DuckDB files, that holds databases.
+
+    Its Python driver is an optional dependency; creating the object raises InputError if the driver is not installed.
+    """
 
     rules: ClassVar[EngineRules]
     driver_name: ClassVar[str]
+    """The Python module of the driver."""
     version = ""
-    """The engine's name and version, once it is prepared."""
+    """The engine's name and version; empty before `prepare`."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -188,7 +203,7 @@ class DatabaseEngine(ABC):
 
     @abstractmethod
     def state(self, name: str) -> State:
-        """Return whether a database exists, and holds tables."""
+        """Return whether a database exists, and whether it has tables."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
@@ -202,18 +217,18 @@ class DatabaseEngine(ABC):
     def open(self, name: str) -> AbstractContextManager[DatabaseWriter]:
         """Start writing a database, and create it if missing."""
 
-    def make_error(self, what: str, error: Exception, hint: str = "") -> InputError:
-        """Return the error for an action that the engine rejects, with its message."""
-        return InputError(f"{self.address.shown}: {what}: {self.address.redact(one_line(error))}{hint}")
+    def make_error(self, description: str, error: Exception, hint: str = "") -> InputError:
+        """Return an InputError with the engine's address, the failed action, the driver's message and a hint."""
+        return InputError(f"{self.address.shown}: {description}: {self.address.redact(one_line(error))}{hint}")
 
 
 class Server(DatabaseEngine):
-    """An engine that clients connect to."""
+    """An engine that clients connect to: PostgreSQL, MariaDB or MySQL."""
 
     clients: ClassVar[tuple[str, ...]]
-    """The names of the program that runs a file of SQL."""
+    """Names of the command-line client that runs a file of SQL; the first installed one is used."""
     client_package: ClassVar[str]
-    """The system's package of that program."""
+    """The Debian package that installs this client."""
 
     def connect(self, database: str = "", *, is_read_only: bool = False) -> Any:
         """Return a connection in autocommit mode, by default to the address's database.
@@ -240,14 +255,17 @@ class Server(DatabaseEngine):
 
     @abstractmethod
     def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
-        """Return the arguments and the environment of the program that runs a file of SQL in a database."""
+        """Return the arguments and environment variables of the command-line client for a database."""
 
-    def is_harmless(self, _line: str) -> bool:
-        """Return whether a dump is complete in spite of an error, a line of the program."""
+    def is_harmless_error(self, _line: str) -> bool:
+        """Return whether an error line that the client prints while it loads a dump may be ignored."""
         return False
 
     def ask(self, sql: str, *values: str, database: str = "") -> list[tuple[Any, ...]]:
-        """Run a statement outside of a transaction, by default in the address's database, and return its rows."""
+        """Run a statement on a new connection in autocommit mode and return its rows.
+
+        `values` replace the placeholders `%s`. The default database is that of the address.
+        """
         with closing(self.connect(database)) as connection, connection.cursor() as cursor:
             try:
                 cursor.execute(sql, values or None)
@@ -267,7 +285,7 @@ class DatabaseReader(ABC):
     """
 
     reasons: ClassVar[Mapping[object, Reason]]
-    """The meaning of a driver's errors, by code."""
+    """The reason of a failure by the driver's error code (`code`)."""
 
     def __init__(self, server: Server) -> None:
         self.address, self.driver = server.address, server.driver
@@ -284,15 +302,17 @@ class DatabaseReader(ABC):
         """Return the tables that the user can read, in the order of their creation."""
 
     def first_rows(self, table: CatalogTable, count: int) -> list[TextRow]:
-        """Return the first rows of a table by its `order`."""
+        """Return the first `count` rows of a table, sorted by the columns `table.order`."""
         order = f" ORDER BY {self.quote_list(table.order)}" if table.order else ""
-        return self.run(
-            table.title, f"SELECT {self.quote_list(table.names)} FROM {self.path(table)}{order} LIMIT {count}"
-        )
+        columns = self.quote_list(table.names)
+        return self.run(table.title, f"SELECT {columns} FROM {self.qualified_name(table)}{order} LIMIT {count}")
 
     @abstractmethod
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
-        """Return the rows of `parent` that have the keys; a row may come twice."""
+        """Return the rows of the referenced table `parent` whose columns `key.targets` equal one of `keys`.
+
+        A row may be returned twice.
+        """
 
     def run(self, title: str, sql: str) -> list[TextRow]:
         """Run a statement on the table `title` and return its rows as texts."""
@@ -309,14 +329,14 @@ class DatabaseReader(ABC):
 
     @abstractmethod
     def code(self, error: Any) -> object:
-        """Return the code of a driver's error."""
+        """Return the code of a driver's error, a key of `reasons`."""
 
-    def path(self, table: CatalogTable) -> str:
-        """Return the name of a table with its schema."""
+    def qualified_name(self, table: CatalogTable) -> str:
+        """Return the quoted name of a table, with its schema."""
         return ".".join(map(self.quote_name, table.path))
 
     def make_table_error(self, title: str, error: Any) -> InputError:
-        """Return the error of a statement on the table `title`: its reason, or the first line of its message."""
+        """Return the error of a statement on the table `title`: the text of its reason, or the driver's first line."""
         reason = self.reasons.get(self.code(error))
         lines = [line for line in str(error.args[-1] if error.args else error).splitlines() if line.strip()]
         message = self.address.redact(lines[0] if lines else type(error).__name__)

@@ -1,4 +1,4 @@
-"""The catalog of a server's database: tables, columns and keys."""
+"""The catalog of a server's database or a DuckDB file: tables, columns and keys, from which a sample is selected."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ TablePath = tuple[str, str]
 """The schema of a table (MariaDB: its database), and its name there."""
 
 TextRow = tuple[str | None, ...]
-"""A row as the server writes it, value by value."""
+"""A row with each value as the text that the server writes for it; None is NULL."""
 
 KeyValues = tuple[str, ...]
-"""The values of a foreign key, as the server writes them."""
+"""The values of a foreign key's columns in one row, as the server writes them."""
 
 NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
 """The kinds whose texts are numbers."""
@@ -20,7 +20,11 @@ NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """A column; `kind` is one of `KINDS` in `sample.values`, or "" for a type that SQLite cannot hold."""
+    """A column: `type` is the server's name of its type.
+
+    `kind` is a key of `KINDS` in `sample.values`, by which values are converted, or "" for a type that SQLite cannot
+    hold.
+    """
 
     name: str
     type: str
@@ -31,7 +35,11 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table, or a view; `order` are the columns by which its first rows are selected, `name` its name in SQLite."""
+    """A table, or a view.
+
+    `unique` has the columns of each unique key. `order` are the columns by which its first rows are selected. `name` is
+    its name in the SQLite sample; `sample.choose` sets it.
+    """
 
     path: TablePath
     columns: tuple[CatalogColumn, ...]
@@ -55,7 +63,8 @@ class CatalogTable:
 class CatalogForeignKey(NamedTuple):
     """Columns of `child` that reference the columns `targets` of `parent`, position by position.
 
-    `types` are those of the child's columns. `operators` compare a target with a value (PostgreSQL).
+    `types` are those of the child's columns: for MySQL their kinds, else the server's names. `operators` compare each
+    target with the child's value; only PostgreSQL sets them.
     """
 
     child: TablePath
@@ -67,12 +76,12 @@ class CatalogForeignKey(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return the table and the columns that reference."""
+        """Return the child's table and columns as one text."""
         return f"{'.'.join(self.child)} ({', '.join(self.columns)})"
 
 
 class Catalog(NamedTuple):
-    """The tables that a role can read, their foreign keys, and a line for each omission."""
+    """The tables that a role can read, their foreign keys, and `notes`: a message for each omission."""
 
     tables: tuple[CatalogTable, ...]
     foreign_keys: tuple[CatalogForeignKey, ...]

@@ -1,4 +1,4 @@
-"""DuckDB: a file per database in a folder, written under a temporary name and renamed once complete."""
+"""DuckDB as the target of a copy: a file per database, written under a temporary name and renamed once complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_sql.databases.engines.kinds import ColumnKind, Rows
 from jaxrl_sql.databases.engines.tables import EngineRules, PlannedTable
 from jaxrl_sql.types import InputError
 
-_OLDEST = 2
+_OLDEST = 2  # major version
 _TYPES: Mapping[ColumnKind, str] = {
     "integer": "BIGINT",
     "real": "DOUBLE",
@@ -78,6 +78,7 @@ class _DuckdbWriter(DatabaseWriter):
     declares_keys = True
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
+        # DuckDB inserts an array per column much faster than single rows.
         columns = ", ".join(f"unnest(?::{self.type_of(table, column)}[])" for column in table.columns)
         insert = f"INSERT INTO {self.quote_name(table.name)} SELECT {columns}"
         self.connection.execute("BEGIN")
@@ -87,5 +88,6 @@ class _DuckdbWriter(DatabaseWriter):
 
 
 def _remove(partial_file: Path) -> None:
+    """Remove an incomplete file and its write-ahead log."""
     for path in (partial_file, Path(f"{partial_file}.wal")):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A DuckDB file that is read through the executor: read-only, within its limits, and without DuckDB's package."""
+"""Read a DuckDB file for a sample, through the SQL executor: read-only, with limits, and without DuckDB's package."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DuckdbReader(DatabaseReader):
     reasons: ClassVar = {}
 
     def __init__(self, path: Path) -> None:
-        self.path_of_file = path
+        self.file = path
         self.shown = f"duckdb:{path}"
         self.quote_name, self.quote_list = partial(quote_name, always=True), partial(quote_names, always=True)
         if not path.is_file():
@@ -74,17 +74,21 @@ class DuckdbReader(DatabaseReader):
                 CatalogColumn(str(column), str(kind), _kind(str(kind)), bool(not_null), str(comment or ""))
             )
             views |= {path} if is_view else set()
+        # (table, type of the constraint, columns, referenced table, referenced columns)
         keys = [
             (path, str(kind), tuple(json.loads(str(names))), parent, tuple(json.loads(str(targets or "[]"))))
             for schema, name, kind, names, parent, targets in self._rows(self.shown, _KEYS)
             if (path := (str(schema), str(name))) in columns
         ]
-        types = {(path, column.name): column.type for path, of_table in columns.items() for column in of_table}
+        # A DuckDB foreign key references a table of its own schema, `path[0]`.
+        types = {
+            (path, column.name): column.type for path, table_columns in columns.items() for column in table_columns
+        }
         tables = []
-        for path, of_table in columns.items():
+        for path, table_columns in columns.items():
             primary = next((names for table, kind, names, *_ in keys if (table, kind) == (path, "PRIMARY KEY")), ())
             unique = tuple(names for table, kind, names, *_ in keys if (table, kind) == (path, "UNIQUE"))
-            tables.append(CatalogTable(path, tuple(of_table), primary, unique, primary, is_view=path in views))
+            tables.append(CatalogTable(path, tuple(table_columns), primary, unique, primary, is_view=path in views))
         foreign = [
             CatalogForeignKey(path, names, (path[0], str(parent)), targets, tuple(types[path, name] for name in names))
             for path, kind, names, parent, targets in keys
@@ -93,13 +97,13 @@ class DuckdbReader(DatabaseReader):
         return Catalog(tuple(tables), tuple(foreign))
 
     def first_rows(self, table: CatalogTable, count: int) -> list[TextRow]:
-        """Return the first rows of a table by its `order`."""
+        """Return the first `count` rows of a table, sorted by the columns `table.order`."""
         order = f" ORDER BY {self.quote_list(table.order)}" if table.order else ""
         shown = ", ".join(_as_text(column, "t") for column in table.columns)
-        return self.run(table.title, f"SELECT {shown} FROM {self.path(table)} AS t{order} LIMIT {count}")
+        return self.run(table.title, f"SELECT {shown} FROM {self.qualified_name(table)} AS t{order} LIMIT {count}")
 
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
-        """Return the rows of `parent` that have the keys."""
+        """Return the rows of the referenced table `parent` whose columns `key.targets` equal one of `keys`."""
         names = [f"c{number}" for number in range(len(key.columns))]
         casts = [
             [f"CAST({quote_text(value)} AS {kind})" for value, kind in zip(values, key.types, strict=True)]
@@ -111,10 +115,10 @@ class DuckdbReader(DatabaseReader):
         )
         shown = ", ".join(_as_text(column, "p") for column in parent.columns)
         keyed = f"(VALUES {rows}) AS k({', '.join(names)})"
-        return self.run(parent.title, f"SELECT {shown} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
+        return self.run(parent.title, f"SELECT {shown} FROM {keyed} JOIN {self.qualified_name(parent)} AS p ON {on}")
 
     def run(self, title: str, sql: str) -> list[TextRow]:
-        """Run a statement on the table `title` and return its rows, all of them texts."""
+        """Run a statement on the table `title` and return its rows as texts."""
         return [tuple(None if cell is None else str(cell) for cell in row) for row in self._rows(title, sql)]
 
     def texts(self, sql: str) -> list[TextRow]:
@@ -122,11 +126,11 @@ class DuckdbReader(DatabaseReader):
         return self.run(self.shown, sql)
 
     def code(self, _error: Any) -> object:
-        """Return no code: the executor's outcomes have messages."""
+        """Return None: the executor's errors have no codes."""
         return None
 
     def _rows(self, title: str, sql: str) -> Sequence[tuple[Cell, ...]]:
-        outcome = self._executor.execute(f"duckdb:{self.path_of_file}", sql)
+        outcome = self._executor.execute(f"duckdb:{self.file}", sql)
         if outcome.status == "timeout":
             raise InputError(f"{title} takes more than {READ_SECONDS} s to read: omit the table with --leave-out")
         if outcome.status != "ok" or outcome.rows is None:
@@ -135,14 +139,14 @@ class DuckdbReader(DatabaseReader):
 
 
 def _kind(declared: str) -> str:
-    """Return the kind of a type's values; lists, structs and other types are their text."""
+    """Return the kind of a type's values; for lists, structs and other types `other`: the sample has their text."""
     if declared.startswith("DECIMAL("):
         return "whole" if declared.rstrip(")").endswith(",0") else "numeric"
     return "text" if declared.startswith("ENUM(") else _KINDS.get(declared, "other")
 
 
 def _as_text(column: CatalogColumn, table: str) -> str:
-    """Return the expression of a column's value as the text that `sample.values` reads."""
+    """Return the SQL expression that writes a column's value as the text that `sample.values` reads."""
     name = f"{table}.{quote_name(column.name, always=True)}"
     if column.kind == "bytes":
         return f"hex({name})"

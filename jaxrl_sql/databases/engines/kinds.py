@@ -1,7 +1,8 @@
-"""Kinds of columns: determined by the values of a SQLite column, or by its declared type if it has no values.
+"""Choose the type of a copied column by the values of the SQLite column, or by its declared type if it has none.
 
-SQLite stores any value in any column; an engine's column has one type. The kind is the one that holds all values
-unchanged, or text for a mixture of numbers and texts. Values that no kind can hold are refused.
+SQLite stores any value in any column, but in other engines a column has one type. `ColumnKind` names these types. The
+chosen kind holds all values unchanged, or is text for a mixture of numbers and texts. `kind_of` returns an error
+message if no kind can hold the values.
 """
 
 from __future__ import annotations
@@ -18,24 +19,27 @@ ColumnKind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
 """64-bit integers, 64-bit floats, text, dates, timestamps without a zone, and bytes."""
 
 Converter = Callable[[Cell], Cell]
+"""Convert one value before it is written."""
 
 Rows = list[tuple[Cell, ...]]
+"""Rows of a table, each with a value per column."""
 
 CHUNK = 5_000
 """Number of rows that are read, written and compared at a time."""
 
 _PLAIN = {type(None), int, float, str, bytes}
-# Integers up to here are exact as floats.
+# A float represents every integer up to this absolute value.
 _EXACT = 2**53
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_SECOND = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 
 
 class ColumnStats(NamedTuple):
     """Statistics of a column's values: counts by storage class, and properties that determine its kind.
 
-    `longest` (characters) and `widest` (bytes) are sizes of texts and blobs. `beyond` counts integers that no float
-    represents, `nul` texts with the character NUL, and `not_utf8` texts with invalid UTF-8.
+    `longest` (characters) and `widest` (bytes) are the largest sizes of texts and blobs. `inexact` counts integers that
+    no float represents, `infinite` the floats ±inf, `nul` texts with the character NUL, and `not_utf8` texts with
+    invalid UTF-8. `dates` and `timestamps` count texts of the forms YYYY-MM-DD and YYYY-MM-DD HH:MM:SS.
     """
 
     integers: int = 0
@@ -45,12 +49,12 @@ class ColumnStats(NamedTuple):
     nulls: int = 0
     longest: int = 0
     widest: int = 0
-    beyond: int = 0
+    inexact: int = 0
     infinite: int = 0
     nul: int = 0
     not_utf8: int = 0
     dates: int = 0
-    seconds: int = 0
+    timestamps: int = 0
 
     @property
     def is_mixed(self) -> bool:
@@ -58,16 +62,17 @@ class ColumnStats(NamedTuple):
         return bool(self.texts and (self.integers or self.reals))
 
 
-def column_stats(values: Sequence[Cell], *, is_dated: bool) -> ColumnStats:
-    """Return the statistics of some values of a column; dates are counted only if `is_dated`."""
+def column_stats(values: Sequence[Cell], *, counts_dates: bool) -> ColumnStats:
+    """Return the statistics of some values of a column; `dates` and `timestamps` are 0 unless `counts_dates`."""
     ints = [value for value in values if type(value) is int]
     floats = [value for value in values if type(value) is float]
     texts = [value for value in values if type(value) is str]
     blobs = [value for value in values if type(value) is bytes]
-    whole = "".join(texts)
-    not_utf8 = 0 if _is_utf8(whole) else sum(not _is_utf8(text) for text in texts)
+    # All texts are checked at once first, because texts with NUL or invalid UTF-8 are rare.
+    joined = "".join(texts)
+    not_utf8 = 0 if _is_utf8(joined) else sum(not _is_utf8(text) for text in texts)
     sizes = [len(text.encode("utf-8", "surrogateescape")) for text in texts] + [len(blob) for blob in blobs]
-    is_far = bool(ints) and (max(ints) > _EXACT or min(ints) < -_EXACT)
+    may_be_inexact = bool(ints) and (max(ints) > _EXACT or min(ints) < -_EXACT)
     return ColumnStats(
         integers=len(ints),
         reals=len(floats),
@@ -76,47 +81,47 @@ def column_stats(values: Sequence[Cell], *, is_dated: bool) -> ColumnStats:
         nulls=len(values) - len(ints) - len(floats) - len(texts) - len(blobs),
         longest=max((len(value) for value in (*texts, *blobs)), default=0),
         widest=max(sizes, default=0),
-        beyond=sum(int(float(number)) != number for number in ints) if is_far else 0,
+        inexact=sum(int(float(number)) != number for number in ints) if may_be_inexact else 0,
         infinite=sum(abs(number) == float("inf") for number in floats),
-        nul=sum("\0" in text for text in texts) if "\0" in whole else 0,
+        nul=sum("\0" in text for text in texts) if "\0" in joined else 0,
         not_utf8=not_utf8,
-        dates=sum(map(_is_date, texts)) if is_dated else 0,
-        seconds=sum(map(_is_second, texts)) if is_dated else 0,
+        dates=sum(map(_is_date, texts)) if counts_dates else 0,
+        timestamps=sum(map(_is_timestamp, texts)) if counts_dates else 0,
     )
 
 
 def merge_stats(first: ColumnStats, other: ColumnStats) -> ColumnStats:
-    """Return the statistics of two parts of a column together."""
+    """Return the statistics of two parts of a column together: sums of counts, and maxima of sizes."""
     added = ColumnStats(*map(sum, zip(first, other, strict=True)))
     return added._replace(longest=max(first.longest, other.longest), widest=max(first.widest, other.widest))
 
 
-def is_dated(declared: str) -> bool:
-    """Return whether a declared type is one of dates or times."""
+def declares_dates(declared: str) -> bool:
+    """Return whether a declared type names dates or times."""
     return bool(re.search("date|time", declared, re.IGNORECASE))
 
 
-def kind_of(declared: str, seen: ColumnStats) -> ColumnKind | str:
-    """Return the kind of a column's values, or the reason why no kind fits (any other text)."""
-    if seen.blobs:
-        others = [name for name in ("integers", "reals", "texts") if getattr(seen, name)]
+def kind_of(declared: str, stats: ColumnStats) -> ColumnKind | str:
+    """Return the kind of a column's values; if no kind fits, any other text: the reason, for an error message."""
+    if stats.blobs:
+        others = [name for name in ("integers", "reals", "texts") if getattr(stats, name)]
         return f"has both blobs and {' and '.join(others)}" if others else "blob"
-    if seen.texts:
-        if not seen.is_mixed and is_dated(declared):
-            if seen.dates == seen.texts:
+    if stats.texts:
+        if not stats.is_mixed and declares_dates(declared):
+            if stats.dates == stats.texts:
                 return "date"
-            if seen.seconds == seen.texts:
+            if stats.timestamps == stats.texts:
                 return "timestamp"
         return "text"
-    if seen.reals:
-        return "has both reals and integers beyond 2^53, which no float represents" if seen.beyond else "real"
-    return "integer" if seen.integers else _declared_kind(declared)
+    if stats.reals:
+        return "has both reals and integers beyond 2^53, which no float represents" if stats.inexact else "real"
+    return "integer" if stats.integers else _declared_kind(declared)
 
 
 def affinity_of(declared: str) -> str:
-    """Return the affinity of a declared type, by which SQLite compares a column; "" for BLOB affinity.
+    """Return the affinity of a declared type, by which SQLite converts and compares a column's values.
 
-    Datatypes In SQLite, section 3.1.
+    The rules are those of "Datatypes In SQLite", section 3.1. The affinity BLOB is "".
     """
     upper = declared.upper()
     if "INT" in upper:
@@ -129,7 +134,7 @@ def affinity_of(declared: str) -> str:
 
 
 def _declared_kind(declared: str) -> ColumnKind:
-    """Return the kind of a column without values; declared dates become text."""
+    """Return the kind of a column without values; dates become text, because their format is unknown."""
     upper = declared.upper()
     kinds: dict[str, ColumnKind] = {"integer": "integer", "text": "text", "real": "real"}
     if "BOOL" in upper:
@@ -150,6 +155,7 @@ def to_text(value: Cell) -> Cell:
 
 
 def _is_utf8(text: str) -> bool:
+    # `decode_text` leaves surrogates for invalid bytes, which cannot be encoded.
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -158,23 +164,23 @@ def _is_utf8(text: str) -> bool:
 
 
 def _is_date(text: str) -> bool:
-    return _DATE.fullmatch(text) is not None and _is_readable(date.fromisoformat, text)
+    return _DATE.fullmatch(text) is not None and _can_parse(date.fromisoformat, text)
 
 
-def _is_second(text: str) -> bool:
-    return _SECOND.fullmatch(text) is not None and _is_readable(datetime.fromisoformat, text)
+def _is_timestamp(text: str) -> bool:
+    return _TIMESTAMP.fullmatch(text) is not None and _can_parse(datetime.fromisoformat, text)
 
 
-def _is_readable(read: Callable[[str], object], text: str) -> bool:
+def _can_parse(parse: Callable[[str], object], text: str) -> bool:
     try:
-        read(text)
+        parse(text)
     except ValueError:
         return False
     return True
 
 
 def plain_rows(rows: Sequence[tuple[object, ...]]) -> list[tuple[Cell, ...]]:
-    """Convert rows of a driver to SQLite's types."""
+    """Convert rows of a driver to SQLite's types; rows that have only these types are returned unchanged."""
     if set(map(type, chain.from_iterable(rows))) <= _PLAIN:
         return cast("list[tuple[Cell, ...]]", rows)
     return [tuple(map(_plain_cell, row)) for row in rows]

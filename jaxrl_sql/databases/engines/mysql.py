@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: write databases table by table, and read a database."""
+"""MariaDB and MySQL: write copies of SQLite databases table by table, and read a database for a sample."""
 
 from __future__ import annotations
 
@@ -46,19 +46,21 @@ _TYPES: Mapping[ColumnKind, str] = {
 _COLLATIONS = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 # Column names that InnoDB reserves.
 _SYSTEM_COLUMNS = frozenset({"db_row_id", "db_trx_id", "db_roll_ptr", "fts_doc_id"})
-# A key has 3,072 bytes, four for a character; the rest is for numbers.
+# InnoDB's keys have at most 3,072 bytes. 700 characters of up to four bytes leave 272 bytes for numbers.
 _KEY_LENGTH = 700
+# The largest value of the types `text` and `blob`; `longtext` and `longblob` hold more.
 _TEXT_BYTES = 65_535
-# Errors of a server for a statement that is too long: it reports it, or closes the connection.
+# Error codes for a statement that is too long: the server reports it, or closes the connection.
 _TOO_LARGE = (1153, 2006, 2013)
-_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
-_SESSION = (
+_WRITER_SESSION = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
+_READER_SESSION = (
     f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}, innodb_lock_wait_timeout = {LOCK_SECONDS}, "
     "time_zone = '+00:00', sql_mode = ''"
 )
-# MariaDB would turn a long list of keys into a table, whose texts have another collation than the column.
-_MARIADB = f"SET SESSION max_statement_time = {READ_SECONDS}, in_predicate_conversion_threshold = 0"
-_MYSQL = f"SET SESSION max_execution_time = {1000 * READ_SECONDS}"
+# Time limits of a reader's statements. MariaDB would also turn a long list of keys into a table, whose texts have
+# another collation than the column.
+_MARIADB_LIMITS = f"SET SESSION max_statement_time = {READ_SECONDS}, in_predicate_conversion_threshold = 0"
+_MYSQL_LIMITS = f"SET SESSION max_execution_time = {1000 * READ_SECONDS}"
 _TABLES = """
 SELECT table_name, table_type FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'VIEW')
@@ -80,7 +82,8 @@ WHERE table_schema = DATABASE() AND referenced_table_name IS NOT NULL
 ORDER BY table_name, constraint_name, ordinal_position
 """
 
-_TEXTS = frozenset("char varchar tinytext text mediumtext longtext enum set json".split())
+# The kinds of types, by their names without lengths; texts and decimals are in `_kind`.
+_TEXT_TYPES = frozenset("char varchar tinytext text mediumtext longtext enum set json".split())
 _KINDS = {
     "float": "float", "double": "float", "date": "date", "time": "time", "datetime": "timestamp",
     "timestamp": "timestamp", "uuid": "other", "inet4": "other", "inet6": "other",
@@ -92,7 +95,7 @@ _KINDS |= dict.fromkeys(("geometrycollection", "geomcollection"), "bytes")
 
 
 class Mysql(Server):
-    """A server, accessed by a user who may create databases or read one."""
+    """A MariaDB or MySQL server, accessed as a user who may create databases or read one."""
 
     rules = EngineRules(
         "MariaDB",
@@ -130,7 +133,7 @@ class Mysql(Server):
         self.ask(f"DROP DATABASE IF EXISTS {self.quote_name(name)}")
 
     def grant_read(self, name: str, readers: Sequence[str]) -> None:
-        """Grant users read access to a database, from all hosts or, as `NAME@HOST`, from one."""
+        """Grant users read access to a database: `NAME` from all hosts, `NAME@HOST` from one host."""
         users = [part for reader in readers for part in (reader.rsplit("@", 1) if "@" in reader else (reader, "%"))]
         grantees = ", ".join(["%s@%s"] * len(readers))
         # In a GRANT the name of a database is a pattern.
@@ -174,9 +177,12 @@ class Mysql(Server):
             charset="utf8mb4", connect_timeout=CONNECT_SECONDS, autocommit=True, ssl=address.tls_context(),
             **({"conv": {}} if is_read_only else {}),
         )  # fmt: skip
-        timeouts = _MARIADB if "MariaDB" in connection.get_server_info() else _MYSQL
+        limits = _MARIADB_LIMITS if "MariaDB" in connection.get_server_info() else _MYSQL_LIMITS
+        statements = (
+            (_READER_SESSION, limits, "SET SESSION TRANSACTION READ ONLY") if is_read_only else (_WRITER_SESSION,)
+        )
         with connection.cursor() as cursor:
-            for statement in (_SESSION, timeouts, "SET SESSION TRANSACTION READ ONLY") if is_read_only else (_MODE,):
+            for statement in statements:
                 cursor.execute(statement)
         return connection
 
@@ -195,6 +201,8 @@ class _MysqlWriter(DatabaseWriter):
         placeholders = ", ".join(["%s"] * len(table.columns))
         insert = f"INSERT INTO {self.quote_name(table.name).replace('%', '%%')} VALUES ({placeholders})"
         with self.connection.cursor() as cursor:
+            # PyMySQL joins rows in one INSERT of at most `max_stmt_length` bytes. 4,096 bytes are a margin for the rest
+            # of the packet.
             cursor.execute("SELECT @@max_allowed_packet")
             cursor.max_stmt_length = min(cursor.max_stmt_length, cursor.fetchone()[0] - 4096)
             self.connection.begin()
@@ -208,7 +216,7 @@ class _MysqlWriter(DatabaseWriter):
             self.run(f"ANALYZE TABLE {self.quote_name(table.name)}")
         return lines
 
-    def index(self, table: PlannedTable, number: int) -> str:
+    def index_statement(self, table: PlannedTable, number: int) -> str:
         return f"ALTER TABLE {self.quote_name(table.name)} ADD INDEX ({self.quote_list(table.indexes[number])})"
 
     def column(self, table: PlannedTable, column: PlannedColumn) -> str:
@@ -216,15 +224,16 @@ class _MysqlWriter(DatabaseWriter):
         return super().column(table, column) + comment
 
     def type_of(self, table: PlannedTable, column: PlannedColumn) -> str:
-        kind = super().type_of(table, column)
+        type_name = super().type_of(table, column)
         if column.kind not in ("text", "blob"):
-            return kind
-        if column.name in table.keyed:
+            return type_name
+        if column.name in table.keyed:  # a key needs a column of limited length
             return f"{'varchar' if column.kind == 'text' else 'varbinary'}({max(column.longest, 1)})"
-        return kind if column.widest <= _TEXT_BYTES else f"long{kind}"
+        return type_name if column.widest <= _TEXT_BYTES else f"long{type_name}"
 
     def table_options(self) -> str:
-        # Statistics are fixed at the end, because plans, and the order of ties, depend on them.
+        # `finish` computes the planner's statistics once. Automatic updates would change plans, and with them the order
+        # of rows with equal sort keys.
         return f" ENGINE=InnoDB STATS_AUTO_RECALC=0 CHARACTER SET utf8mb4 COLLATE {self.collation}"
 
     def stream(self) -> Any:
@@ -232,8 +241,10 @@ class _MysqlWriter(DatabaseWriter):
 
 
 class _MysqlReader(DatabaseReader):
-    """A connection that reads a database."""
+    """A connection that reads a database for a sample."""
 
+    # Time limits: of a lock (1205), and of a statement in MariaDB (1969) and MySQL (3024). Changes: a table's
+    # definition (1412), a missing table (1146) or column (1054).
     reasons: ClassVar = {
         1205: "locked", 1969: "slow", 3024: "slow", 1412: "changed", 1146: "changed", 1054: "changed",
     }  # fmt: skip
@@ -244,7 +255,9 @@ class _MysqlReader(DatabaseReader):
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         rows = ", ".join(f"({', '.join(map(_literal, key.types, values))})" for values in keys)
         where = f"({self.quote_list(key.targets)}) IN ({rows})"
-        return self.run(parent.title, f"SELECT {self.quote_list(parent.names)} FROM {self.path(parent)} WHERE {where}")
+        return self.run(
+            parent.title, f"SELECT {self.quote_list(parent.names)} FROM {self.qualified_name(parent)} WHERE {where}"
+        )
 
     def texts(self, sql: str) -> list[TextRow]:
         with self.connection.cursor() as cursor:
@@ -261,7 +274,7 @@ def _text(value: Any) -> str | None:
 
 
 def _literal(kind: str, text: str) -> str:
-    """Return a SQL literal of a kind, with backslashes escaped."""
+    """Return the SQL literal of a value of a kind, written as text by the server; backslashes are escaped."""
     if kind in NUMBERS:
         return text
     return f"x'{text}'" if kind == "bytes" else "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
@@ -270,16 +283,16 @@ def _literal(kind: str, text: str) -> str:
 def _catalog(select: Select, database: str) -> Catalog:
     """Return the tables that the user can read, their foreign keys, and a line for each omission."""
     columns: dict[str, dict[str, CatalogColumn]] = defaultdict(dict)
-    for table, name, data, full, nullable, comment, collation, scale in _texts(select(_COLUMNS)):
-        kind = _kind(data.lower(), full.lower(), collation, scale)
-        columns[table][name] = CatalogColumn(name, full, kind, nullable == "NO", comment)
+    for table, name, data_type, column_type, nullable, comment, collation, scale in _without_nulls(select(_COLUMNS)):
+        kind = _kind(data_type.lower(), column_type.lower(), collation, scale)
+        columns[table][name] = CatalogColumn(name, column_type, kind, nullable == "NO", comment)
     unique = _unique(select)
     tables: dict[str, CatalogTable] = {}
-    for name, kind in _texts(select(_TABLES)):
+    for name, table_type in _without_nulls(select(_TABLES)):
         primary = unique[name].pop("PRIMARY", ())
         tables[name] = CatalogTable(
             (database, name), tuple(columns[name].values()), primary, (*unique[name].values(),), primary,
-            is_view=kind == "VIEW",
+            is_view=table_type == "VIEW",
         )  # fmt: skip
     foreign_keys, notes = [], []
     for key in _foreign_keys(select, database, columns):
@@ -294,10 +307,13 @@ def _catalog(select: Select, database: str) -> Catalog:
 
 
 def _unique(select: Select) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return unique keys of whole columns by table, the primary one named PRIMARY."""
+    """Return the columns of unique keys by table and index; the primary key's index has the name PRIMARY.
+
+    Keys of column prefixes or expressions are omitted, because a sample declares only keys of whole columns.
+    """
     unique: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     partial: set[tuple[str, str]] = set()
-    for table, index, column, prefix_length in _texts(select(_UNIQUE)):
+    for table, index, column, prefix_length in _without_nulls(select(_UNIQUE)):
         if prefix_length or not column:  # a prefix index, or an index of an expression
             partial.add((table, index))
         unique[table][index] = (*unique[table].get(index, ()), column)
@@ -310,24 +326,27 @@ def _foreign_keys(
     select: Select, database: str, columns: dict[str, dict[str, CatalogColumn]]
 ) -> Iterator[CatalogForeignKey]:
     grouped: dict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(list)
-    for table, constraint, *rest in _texts(select(_FOREIGN_KEYS)):
+    for table, constraint, *rest in _without_nulls(select(_FOREIGN_KEYS)):
         grouped[table, constraint].append(tuple(rest))
-    for (table, _), sides in grouped.items():
-        names, schemas, parents, targets = zip(*sides, strict=True)
+    for (table, _), rows in grouped.items():
+        names, schemas, parents, targets = zip(*rows, strict=True)
         kinds = tuple(columns[table][name].kind for name in names)
         yield CatalogForeignKey((database, table), names, (schemas[0], parents[0]), targets, kinds)
 
 
-def _texts(rows: Sequence[TextRow]) -> list[tuple[str, ...]]:
+def _without_nulls(rows: Sequence[TextRow]) -> list[tuple[str, ...]]:
     return [tuple(value or "" for value in row) for row in rows]
 
 
-def _kind(data: str, full: str, collation: str, scale: str) -> str:
-    """Return the kind of a type's values; the collation of a text decides whether case matters."""
-    if data in _TEXTS:
+def _kind(data_type: str, column_type: str, collation: str, scale: str) -> str:
+    """Return the kind of a type's values; the collation of a text decides whether case matters.
+
+    `data_type` is the name of the type alone, `column_type` with its length and attributes.
+    """
+    if data_type in _TEXT_TYPES:
         return "caseless" if "_ci" in collation else "text"
-    if data == "decimal":
+    if data_type == "decimal":
         return "numeric" if int(scale or 0) else "whole"
-    if data == "bigint" and "unsigned" in full:
+    if data_type == "bigint" and "unsigned" in column_type:
         return "whole"
-    return _KINDS.get(data, "")
+    return _KINDS.get(data_type, "")

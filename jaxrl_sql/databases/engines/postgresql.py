@@ -1,4 +1,4 @@
-"""PostgreSQL: write copied databases, one transaction each, and read a database for sampling."""
+"""PostgreSQL: write copies of SQLite databases, one transaction each, and read a database for a sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jaxrl_sql.text2sql.env.executor import revoke_script
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import Cell, InputError
 
-_OLDEST = 130_000
+_OLDEST = 130_000  # version 13.0, as the server reports it
 _TYPES: Mapping[ColumnKind, str] = {
     "integer": "bigint",
     "real": "double precision",
@@ -44,15 +44,18 @@ _TYPES: Mapping[ColumnKind, str] = {
     "blob": "bytea",
 }
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-_RELATIONS = """
+# The number of tables, views and indexes of users.
+_RELATION_COUNT = """
 SELECT count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
 """
+# A dump sets the owner of each table, a role that need not exist here.
 _NO_OWNER = re.compile(r'ERROR:\s+role ".*" does not exist')
-# COPY's text form escapes these.
+# Characters that COPY's text format escapes.
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-# Formats of values and the meaning of names do not depend on settings of the role or the server. Plans use indexes, and
-# a scan starts at the first page, so that the first rows are always the same.
+# Settings of a reader's session. The first three lines make the formats of values and the meaning of names independent
+# of the role's and the server's settings. Then there are the limits. The last lines make the first rows of a table
+# reproducible: plans use indexes, and a scan starts at the first page.
 _SESSION = f"""
 SET client_encoding = 'UTF8'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC';
 SET bytea_output = 'hex'; SET standard_conforming_strings = on; SET extra_float_digits = 1;
@@ -61,8 +64,9 @@ SET default_transaction_read_only = on; SET lock_timeout = '{LOCK_SECONDS}s'; SE
 SET jit = off; SET max_parallel_workers_per_gather = 0; SET synchronize_seqscans = off;
 SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 """
-# Partitions are not listed; a partitioned table is read with its partitions. Foreign tables count as views: neither has
-# keys, and the server may take long to read the first rows. Views of extensions are not listed.
+# (oid, schema, name, whether the role can read it, whether it has row security, whether it is a view). Partitions are
+# not listed; a partitioned table is read with its partitions. Foreign tables count as views: neither has keys, and the
+# server may take long to read the first rows. Views of extensions are not listed.
 _TABLES = """
 SELECT c.oid::int8, n.nspname, c.relname,
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.relrowsecurity,
@@ -83,6 +87,8 @@ _CATALOG_TYPES = """
 SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typcategory, t.typelem::int8, t.typbasetype::int8, t.typtypmod
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype <> 'p'
 """
+# (table, referenced table, `p`rimary, `u`nique or `f`oreign key, column numbers, referenced column numbers, operators
+# that compare a foreign key's columns with the referenced ones).
 _KEYS = """
 SELECT k.conrelid::int8, k.confrelid::int8, k.contype, k.conkey::int8[], k.confkey::int8[],
        ARRAY(SELECT 'OPERATOR(' || quote_ident(n.nspname) || '.' || o.oprname || ')'
@@ -100,7 +106,7 @@ _KINDS = {
     "date": "date", "time": "time", "timetz": "time", "timestamp": "timestamp", "timestamptz": "zoned",
     "bytea": "bytes",
 }  # fmt: skip
-# Types of extensions, by name.
+# The kinds of types of extensions, by name.
 _EXTENSIONS = {"citext": "caseless", "hstore": "other", "ltree": "other"}
 
 
@@ -124,17 +130,20 @@ class Postgresql(Server):
             self.version = f"PostgreSQL {connection.get_parameter_status('server_version')}"
 
     def state(self, name: str) -> State:
-        """Return whether a database exists, and whether it is not empty."""
+        """Return whether a database is absent, empty, or has tables."""
         if not self.ask("SELECT 1 FROM pg_catalog.pg_database WHERE datname = %s", name):
             return "absent"
-        return "full" if self.ask(_RELATIONS, database=name)[0][0] else "empty"
+        return "full" if self.ask(_RELATION_COUNT, database=name)[0][0] else "empty"
 
     def drop(self, name: str) -> None:
-        """Remove a database, and end its connections."""
+        """Remove a database, and close other sessions' connections to it."""
         self.ask(f"DROP DATABASE IF EXISTS {self.quote_name(name)} WITH (FORCE)")
 
     def grant_read(self, name: str, readers: Sequence[str]) -> None:
-        """Grant roles read access to a database; a superuser also revokes functions that readers do not need."""
+        """Grant roles read access to a database.
+
+        If the current user is a superuser, also revoke functions that readers do not need, such as those for files.
+        """
         roles = self.quote_list(readers)
         self.ask(f"GRANT CONNECT ON DATABASE {self.quote_name(name)} TO {roles}")
         self.ask(f"GRANT USAGE ON SCHEMA public TO {roles}", database=name)
@@ -145,7 +154,10 @@ class Postgresql(Server):
 
     @contextmanager
     def open(self, name: str) -> Iterator[DatabaseWriter]:
-        """Yield a writer whose transaction is committed at its end, or rolled back; then compute statistics."""
+        """Yield a writer in a transaction, which is committed at the end, or rolled back after an error.
+
+        After the commit, ANALYZE computes the planner's statistics.
+        """
         if self.state(name) == "absent":
             self.ask(
                 f"CREATE DATABASE {self.quote_name(name)} TEMPLATE template0 ENCODING 'UTF8' "
@@ -175,8 +187,8 @@ class Postgresql(Server):
         arguments = ["--no-psqlrc", "--quiet", "--output", os.devnull, "--dbname", self.address.public_url(database)]
         return arguments, {"PGPASSWORD": self.address.password}
 
-    def is_harmless(self, line: str) -> bool:
-        """Return whether the owner of a dump's table is missing here."""
+    def is_harmless_error(self, line: str) -> bool:
+        """Return whether an error line only reports that the owner of a dump's table does not exist here."""
         return _NO_OWNER.search(line) is not None
 
     def _connect(self, database: str, *, is_read_only: bool) -> Any:
@@ -196,7 +208,7 @@ class Postgresql(Server):
 class _PostgresqlWriter(DatabaseWriter):
     """A transaction that writes a database."""
 
-    streams = 0
+    num_streams = 0
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         with self.connection.cursor() as cursor:
@@ -209,56 +221,62 @@ class _PostgresqlWriter(DatabaseWriter):
         self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         return lines
 
-    def index(self, table: PlannedTable, number: int) -> str:
+    def index_statement(self, table: PlannedTable, number: int) -> str:
         return f"CREATE INDEX ON {self.quote_name(table.name)} ({self.quote_list(table.indexes[number])})"
 
     def type_of(self, table: PlannedTable, column: PlannedColumn) -> str:
+        # This collation compares texts byte by byte, as SQLite does.
         return super().type_of(table, column) + (' COLLATE "C"' if column.kind == "text" else "")
 
     def literal(self, text: str) -> str:
+        # An E'…' literal: backslashes are escaped whatever `standard_conforming_strings` is.
         return "E" + quote_text(text.replace("\\", "\\\\"))
 
     def stream(self) -> Any:
-        self.streams += 1
-        return self.connection.cursor(f"copied_{self.streams}")
+        # psycopg2 streams the rows of a cursor with a name; each name is used once.
+        self.num_streams += 1
+        return self.connection.cursor(f"copied_{self.num_streams}")
 
-    def attempt(self, what: str, sql: str) -> list[str]:
+    def attempt(self, description: str, sql: str) -> list[str]:
+        # An error would end the whole transaction.
         self.run("SAVEPOINT before")
-        lines = super().attempt(what, sql)
+        lines = super().attempt(description, sql)
         self.run("ROLLBACK TO SAVEPOINT before" if lines else "RELEASE SAVEPOINT before")
         return lines
 
 
 class _Stream:
-    """Blocks of bytes as a readable file."""
+    """Blocks of bytes as a readable file, from which psycopg2 sends COPY's data."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks = blocks
-        self.left = b""
+        self.remaining = b""
 
     def read(self, size: int) -> bytes:
-        if not self.left:
-            self.left = next(self.blocks, b"")
-        block, self.left = self.left[:size], self.left[size:]
+        if not self.remaining:
+            self.remaining = next(self.blocks, b"")
+        block, self.remaining = self.remaining[:size], self.remaining[size:]
         return block
 
 
 def _format_copy(rows: Rows) -> bytes:
-    """Return rows in COPY's text form."""
-    return "".join("\t".join(map(_cell, row)) + "\n" for row in rows).encode()
+    """Return rows in COPY's text format."""
+    return "".join("\t".join(map(_format_cell, row)) + "\n" for row in rows).encode()
 
 
-def _cell(value: Cell) -> str:
+def _format_cell(value: Cell) -> str:
     if value is None:
         return "\\N"
     if isinstance(value, str):
         return value.translate(_ESCAPES)
+    # Bytes are written as \x…, with the backslash escaped.
     return f"\\\\x{value.hex()}" if isinstance(value, bytes) else repr(value)
 
 
 class _PostgresqlReader(DatabaseReader):
-    """Read a database for sampling."""
+    """A connection that reads a database for a sample."""
 
+    # By SQLSTATE: lock_not_available, query_canceled, undefined_table, undefined_column.
     reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
 
     def catalog(self) -> Catalog:
@@ -271,14 +289,18 @@ class _PostgresqlReader(DatabaseReader):
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         columns = zip(zip(*keys, strict=True), key.types, strict=True)
         arrays = ", ".join(f"{_array(values)}::{type_name}[]" for values, type_name in columns)
+        # The keys become rows `k(c0, c1, …)`: one array per column, unnested together.
         names = [f"c{i}" for i in range(len(key.columns))]
         sides = zip(key.targets, key.operators, names, strict=True)
         on = " AND ".join(f"p.{self.quote_name(target)} {operator} k.{name}" for target, operator, name in sides)
         parent_columns = ", ".join(f"p.{self.quote_name(name)}" for name in parent.names)
         keyed = f"unnest({arrays}) AS k({', '.join(names)})"
-        return self.run(parent.title, f"SELECT {parent_columns} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
+        return self.run(
+            parent.title, f"SELECT {parent_columns} FROM {keyed} JOIN {self.qualified_name(parent)} AS p ON {on}"
+        )
 
     def texts(self, sql: str) -> list[TextRow]:
+        # A converter for all types of this cursor keeps each value as the server's text.
         extensions = self.driver.extensions
         as_text = extensions.new_type(tuple(extensions.string_types), "TEXT", lambda value, _cursor: value)
         with self.connection.cursor() as cursor:
@@ -297,6 +319,13 @@ def _array(values: Sequence[str]) -> str:
 
 
 class _Type(NamedTuple):
+    """A row of the catalog `pg_type`.
+
+    `variety` is its `typtype` (`b`ase, `d`omain, `e`num, `r`ange, `m`ultirange, `c`omposite), `category` its
+    `typcategory` (`A` for arrays). `element` is the oid of an array's element type. `base` and `modifier` are the oid
+    and the type modifier (such as a precision) of the type that a domain restricts.
+    """
+
     schema: str
     name: str
     variety: str
@@ -336,23 +365,22 @@ def _catalog(cursor: Any) -> Catalog:
 def _table(
     oid: int, path: TablePath, columns: Mapping[int, CatalogColumn], keys: Sequence[Sequence[Any]]
 ) -> CatalogTable:
-    names = [
-        (constraint, tuple(columns[number].name for number in numbers))
-        for key, _, constraint, numbers, *_ in keys
-        if key == oid
+    constraints = [
+        (constraint_type, tuple(columns[number].name for number in numbers))
+        for table_oid, _, constraint_type, numbers, *_ in keys
+        if table_oid == oid
     ]
-    primary = next((key for constraint, key in names if constraint == "p"), ())
-    return CatalogTable(
-        path, tuple(columns.values()), primary, tuple(key for constraint, key in names if constraint == "u"), primary
-    )
+    primary = next((names for constraint_type, names in constraints if constraint_type == "p"), ())
+    unique = tuple(names for constraint_type, names in constraints if constraint_type == "u")
+    return CatalogTable(path, tuple(columns.values()), primary, unique, order=primary)
 
 
 def _foreign_keys(
     keys: Sequence[Sequence[Any]], paths: Mapping[int, TablePath], columns: Mapping[int, Mapping[int, CatalogColumn]]
 ) -> Iterator[CatalogForeignKey]:
     """Yield the foreign keys between tables that can be read."""
-    for child, parent, constraint, numbers, targets, operators in keys:
-        if constraint == "f" and parent in paths:
+    for child, parent, constraint_type, numbers, targets, operators in keys:
+        if constraint_type == "f" and parent in paths:
             sources = [columns[child][number] for number in numbers]
             yield CatalogForeignKey(
                 paths[child],
@@ -377,12 +405,15 @@ def _kind(oid: int, modifier: int, types: Mapping[int, _Type]) -> str:
         return "text" if pg_type.variety == "e" else "other"
     if pg_type.schema != "pg_catalog":
         return _EXTENSIONS.get(pg_type.name, "")
-    return _numeric(modifier) if pg_type.name == "numeric" else _KINDS.get(pg_type.name, "other")
+    return _numeric_kind(modifier) if pg_type.name == "numeric" else _KINDS.get(pg_type.name, "other")
 
 
-def _numeric(modifier: int) -> str:
-    """Return `whole` for a numeric that was declared without decimals."""
+def _numeric_kind(modifier: int) -> str:
+    """Return `whole` for a numeric that was declared without decimals, else `numeric`.
+
+    The type modifier is 4 plus the precision in its upper 16 bits and the signed 11-bit scale below; -1 means neither.
+    """
     if modifier < 0:
         return "numeric"
     scale = (modifier - 4) & 0x7FF
-    return "whole" if scale == 0 or scale >= 0x400 else "numeric"  # 11 bits with a sign
+    return "whole" if scale == 0 or scale >= 0x400 else "numeric"  # from 0x400 on the scale is negative

@@ -1,4 +1,4 @@
-"""The engines by their names in addresses."""
+"""Open engines by the name at the beginning of their address, such as `postgresql://…`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ def check_connection(address: Address) -> None:
 
 
 def _with_roles(address: Address, use: Callable[[Server], T]) -> T:
-    """Call a function with the server of an address, for its first role; its errors name the roles."""
+    """Call `use` with the server of an address, and return its result.
+
+    An address with `?roles=N` means N numbered roles, over which queries are distributed; here the first is used. If
+    the password is wrong, the error explains the option, because a single role may have been meant.
+    """
     try:
         return use(SERVERS[address.engine](address.single))
     except InputError as error:

@@ -1,4 +1,4 @@
-"""SQLite: read a file as a consistent snapshot, and write a file."""
+"""SQLite: read a file that is copied to another engine, as a consistent snapshot, and write a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxrl_sql.databases.engines.base import DatabaseWriter
-from jaxrl_sql.databases.engines.kinds import CHUNK, ColumnStats, Rows, column_stats, decode_text, is_dated, merge_stats
+from jaxrl_sql.databases.engines.kinds import (
+    CHUNK,
+    ColumnStats,
+    Rows,
+    column_stats,
+    declares_dates,
+    decode_text,
+    merge_stats,
+)
 from jaxrl_sql.databases.engines.tables import EngineRules, Index, NameRules, PlannedTable, SourceTable
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
@@ -22,7 +30,7 @@ _NAMES = NameRules()
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A SQLite file, its identifier, and a hash of its content at the start of the copy."""
+    """A SQLite file, its identifier (`db_id`, as in benchmarks), and a hash of its content at the start of the copy."""
 
     db_id: str
     path: Path
@@ -37,7 +45,10 @@ class SqliteReader:
         self.connection = connection
 
     def tables(self, left_out: frozenset[tuple[str, str]]) -> list[SourceTable]:
-        """Read each table once, without the omitted (table, column) pairs, which are in lower case."""
+        """Read each table once and return it with its statistics, without the columns `left_out`.
+
+        `left_out` has (table, column) pairs in lower case.
+        """
         return [self._table(_without(table, left_out)) for table in self.schema().tables]
 
     def schema(self) -> Schema:
@@ -50,7 +61,7 @@ class SqliteReader:
         return [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
 
     def find_collated_tables(self) -> list[str]:
-        """Return the names of tables with a column that is not compared byte by byte."""
+        """Return the names of tables with a column of the collation NOCASE or RTRIM, not compared byte by byte."""
         tables = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
         return [name for name, sql in tables if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
 
@@ -61,7 +72,7 @@ class SqliteReader:
         while rows := cursor.fetchmany(CHUNK):
             yield rows
 
-    def orphans(self, table: Table, key: ForeignKey) -> int:
+    def count_orphans(self, table: Table, key: ForeignKey) -> int:
         """Return the number of rows with a dangling foreign key."""
         columns = [f"c.{_NAMES.quote_name(name)}" for name in key.columns]
         targets = [f"p.{_NAMES.quote_name(name)}" for name in key.targets]
@@ -69,32 +80,35 @@ class SqliteReader:
         equal = " AND ".join(f"{target} = {column}" for target, column in zip(targets, columns, strict=True))
         parent, child = map(_NAMES.quote_name, (key.table, table.name))
         parent_query = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
-        return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({parent_query})")
+        return self._count(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({parent_query})")
 
     def count_repeated_keys(self, table: Table, columns: Sequence[str]) -> int:
-        """Return the number of combinations of values that are repeated after conversion to text."""
+        """Return how many combinations of values of `columns` are in several rows after conversion to text."""
         texts = [f"CAST({_NAMES.quote_name(name)} AS TEXT)" for name in columns]
         is_set = " AND ".join(f"{text} IS NOT NULL" for text in texts)
         name = _NAMES.quote_name(table.name)
         repeated = f"SELECT 1 FROM {name} WHERE {is_set} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
-        return self._number(f"SELECT COUNT(*) FROM ({repeated})")
+        return self._count(f"SELECT COUNT(*) FROM ({repeated})")
 
-    def _number(self, sql: str) -> int:
+    def _count(self, sql: str) -> int:
         return int(self.connection.execute(sql).fetchone()[0])
 
     def _table(self, table: Table) -> SourceTable:
-        seen = [ColumnStats() for _ in table.columns]
-        dated = [is_dated(column.type) for column in table.columns]
+        stats = [ColumnStats() for _ in table.columns]
+        dated = [declares_dates(column.type) for column in table.columns]
         for rows in self.rows(table):
-            parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
-            seen = [merge_stats(before, column_stats(values, is_dated=dates)) for before, values, dates in parts]
+            columns = zip(stats, zip(*rows, strict=True), dated, strict=True)
+            stats = [merge_stats(before, column_stats(values, counts_dates=dates)) for before, values, dates in columns]
         indexes = list(self._indexes(table))
-        plain = [index for index in indexes if index is not None]
-        return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))
+        supported = [index for index in indexes if index is not None]
+        return SourceTable(table, tuple(stats), tuple(supported), len(indexes) - len(supported))
 
     def _indexes(self, table: Table) -> Iterator[Index | None]:
-        """Yield a table's indexes except the primary key's; None for a partial index or one on expressions."""
-        spelled = {column.name.lower(): column.name for column in table.columns}
+        """Yield a table's indexes except the primary key's, in the order of creation.
+
+        A partial index, or an index on expressions or omitted columns, is None.
+        """
+        names_by_lowercase = {column.name.lower(): column.name for column in table.columns}
         indexes = self.connection.execute(
             'SELECT name, "unique", origin, partial FROM pragma_index_list(?) ORDER BY seq DESC', (table.name,)
         ).fetchall()
@@ -102,7 +116,7 @@ class SqliteReader:
             if origin == "pk":
                 continue
             parts = self.connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
-            columns = [spelled.get(str(column).lower()) for (column,) in parts]
+            columns = [names_by_lowercase.get(str(column).lower()) for (column,) in parts]
             named_columns = tuple(column for column in columns if column is not None)
             yield (
                 Index(named_columns, bool(is_unique)) if len(named_columns) == len(columns) and not is_partial else None
@@ -115,6 +129,7 @@ def open_source(file: SourceFile) -> Iterator[SqliteReader]:
     try:
         with closing(open_read_only(file.path)) as connection:
             connection.text_factory = decode_text
+            # The snapshot begins with the first read of a transaction.
             connection.execute("BEGIN")
             connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             yield SqliteReader(file, connection)
@@ -125,7 +140,7 @@ def open_source(file: SourceFile) -> Iterator[SqliteReader]:
 
 
 class SqliteWriter(DatabaseWriter):
-    """A SQLite file to write, with the types of another engine."""
+    """A SQLite file to write, with the types of the engine whose `rules` are given."""
 
     declares_keys = True
 
@@ -133,7 +148,7 @@ class SqliteWriter(DatabaseWriter):
         super().__init__(connection, rules._replace(names=_NAMES), sqlite3.Error)
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
-        """Write a table's rows, without the escapes of invalid UTF-8."""
+        """Insert a table's rows; bytes that are not UTF-8 become `?`."""
         placeholders = ", ".join("?" * len(table.columns))
         for chunk in rows:
             self.connection.executemany(
@@ -142,7 +157,7 @@ class SqliteWriter(DatabaseWriter):
 
 
 def _storable(row: Sequence[object]) -> tuple[object, ...]:
-    """Return a row without the escapes of invalid UTF-8 in its texts."""
+    """Return a row with `?` for each surrogate in its texts, by which `decode_text` represents an invalid byte."""
     return tuple(cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell for cell in row)
 
 
@@ -150,6 +165,7 @@ def _without(table: Table, left_out: frozenset[tuple[str, str]]) -> Table:
     """Return a table without some columns and their foreign keys."""
     columns = tuple(column for column in table.columns if (table.name.lower(), column.name.lower()) not in left_out)
     if len({column.name for column in columns} & {*table.primary_key}) < len(table.primary_key):
+        # The rest of a primary key need not be unique.
         columns = tuple(replace(column, primary_key=0) for column in columns)
     keys = tuple(
         key

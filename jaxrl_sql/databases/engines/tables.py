@@ -1,4 +1,8 @@
-"""Planned tables of an engine, and the limits of an engine."""
+"""The tables of a copy, as planned for an engine, and the limits of an engine.
+
+A copy writes a SQLite database to another engine. `SourceTable` describes a table of the SQLite file, `PlannedTable`
+the table that the engine gets.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from jaxrl_sql.text2sql.schema.read import Table
 
 
 class NameRules(NamedTuple):
-    """The maximum length of a name (0: any), in bytes or characters, and the reserved column names of an engine.
+    """Rules for the names of tables and columns.
 
-    `is_basic` rejects characters beyond the basic multilingual plane. `mark` is the quotation mark of names.
+    `length` is the maximum length (0: any), in bytes if `counts_bytes`, else in characters. `reserved` are names that
+    no column may have. With `is_basic`, names have no characters beyond the basic multilingual plane. `mark` is the
+    quotation mark of names.
     """
 
     length: int = 0
@@ -33,10 +39,12 @@ class NameRules(NamedTuple):
 
 
 class EngineRules(NamedTuple):
-    """The rules of an engine: names, and the limits of texts, floats and keys.
+    """The rules of an engine: its types and names, and the limits of texts, floats and keys.
 
-    `key_length` is the maximum total length of the texts of a key in characters (0: any). Without `refers_ahead`, a
-    foreign key must refer to an existing row of another table. `types` are the engine's names of the column kinds.
+    `engine` is the engine's name in messages. `types` are the engine's names of the column kinds. `holds_nul`: texts
+    may contain the character NUL. `holds_infinity`: floats may be infinite. `key_length` is the maximum total length of
+    the texts of a key in characters (0: any). Without `refers_ahead`, a row can only reference rows that exist already,
+    in another table.
     """
 
     engine: str
@@ -50,7 +58,7 @@ class EngineRules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The columns of an index in order; with `is_unique`, no two rows without NULL are equal."""
+    """The columns of an index in order; with `is_unique`, no two rows have equal values without NULL in them."""
 
     columns: tuple[str, ...]
     is_unique: bool = False
@@ -76,7 +84,10 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A planned column; `source` is its name in SQLite, `longest` is in characters, `widest` in bytes."""
+    """A planned column: `source` is its name in SQLite, and `name` its name on the engine.
+
+    `longest` and `widest` are the sizes of its largest value, in characters and in bytes.
+    """
 
     source: str
     name: str
@@ -89,7 +100,7 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PlannedKey:
-    """A planned foreign key, with the new names of columns and tables."""
+    """A planned foreign key, with the engine's names: `columns` reference the columns `targets` of `table`."""
 
     columns: tuple[str, ...]
     table: str
@@ -98,7 +109,11 @@ class PlannedKey:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A planned table; `keyed` are the columns of all keys and indexes."""
+    """A planned table, with the engine's names of tables and columns.
+
+    `uniques` and `indexes` have the columns of each unique key and index. `keyed` are the columns of all keys and
+    indexes, and those that foreign keys of other tables reference.
+    """
 
     source: SourceTable
     name: str

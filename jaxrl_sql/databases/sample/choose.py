@@ -1,4 +1,4 @@
-"""Select the tables and columns of a sample, their names in SQLite, and the remaining keys."""
+"""Select the tables and columns of a sample, their names in SQLite, and the keys that remain complete."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from jaxrl_sql.types import InputError
 
 
 def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
-    """Return the catalog without some tables and columns, and without the keys that those belong to.
+    """Return the catalog without the tables and columns `leave_out`, and without the keys that contain them.
 
-    A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold are omitted and noted,
-    and so are views and foreign tables if the database has tables. Raises InputError for an unknown or ambiguous name,
-    and for names that SQLite considers equal.
+    A name in `leave_out` is `table`, `table.column`, or either after the schema, as in `public.orders`. Columns of
+    types that SQLite cannot hold are omitted and noted, and so are views and foreign tables if the database has tables.
+    Raises InputError for an unknown or ambiguous name, and for names that SQLite considers equal.
     """
-    by_name = _names(catalog.tables)
+    # Here a table is (path, None), and a column (path of its table, name).
+    by_name = _tables_and_columns_by_name(catalog.tables)
     excluded = {_resolve(name, by_name) for name in leave_out}
     unsupported, notes = _find_unsupported(catalog.tables, excluded)
     notes = [*catalog.notes, *notes]
@@ -39,8 +40,8 @@ def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
     present = {(table.path, name) for table in tables for name in table.names}
     foreign_keys = []
     for key in catalog.foreign_keys:
-        sides = [(key.child, name) for name in key.columns] + [(key.parent, name) for name in key.targets]
-        if present.issuperset(sides):
+        key_columns = [(key.child, name) for name in key.columns] + [(key.parent, name) for name in key.targets]
+        if present.issuperset(key_columns):
             foreign_keys.append(key)
         elif (key.child, None) not in dropped:
             parent = ".".join(key.parent)
@@ -77,7 +78,7 @@ def _find_unsupported(
     return unsupported, notes
 
 
-def _names(tables: Sequence[CatalogTable]) -> dict[str, list[tuple[TablePath, str | None]]]:
+def _tables_and_columns_by_name(tables: Sequence[CatalogTable]) -> dict[str, list[tuple[TablePath, str | None]]]:
     """Map each accepted name to the tables or columns that it may mean."""
     paths_by_name: dict[str, list[tuple[TablePath, str | None]]] = defaultdict(list)
     for table in tables:
@@ -91,6 +92,7 @@ def _names(tables: Sequence[CatalogTable]) -> dict[str, list[tuple[TablePath, st
 def _resolve(
     name: str, paths_by_name: Mapping[str, list[tuple[TablePath, str | None]]]
 ) -> tuple[TablePath, str | None]:
+    """Return the table or column that a name means; raises InputError unless there is exactly one."""
     matches = paths_by_name.get(name, [])
     if len(matches) > 1:
         choices = ", ".join(".".join([*path, *([column] if column else [])]) for path, column in matches)
@@ -103,7 +105,10 @@ def _resolve(
 
 
 def _name_tables(tables: Sequence[CatalogTable]) -> list[CatalogTable]:
-    """Return the tables with their names in SQLite: with the schema's name if two schemas have one table name."""
+    """Return the tables with their names in SQLite.
+
+    If two schemas have tables of the same name, the name is `schema_table`, except in the default schema.
+    """
     counts = Counter(table.path[-1].casefold() for table in tables)
     owner: dict[str, CatalogTable] = {}
     named = []
@@ -140,7 +145,10 @@ def _check_columns(tables: Sequence[CatalogTable]) -> None:
 
 
 def unique_keys(table: CatalogTable, foreign_keys: Sequence[CatalogForeignKey]) -> list[tuple[str, ...]]:
-    """Return the unique keys of a table besides its primary key, with those that foreign keys reference."""
+    """Return the unique keys of a table except its primary key, with the columns that foreign keys reference.
+
+    SQLite requires that a foreign key references a declared key.
+    """
     seen = {frozenset(table.primary_key)}
     keys = []
     for key in [*table.unique, *(key.targets for key in foreign_keys if key.parent == table.path)]:

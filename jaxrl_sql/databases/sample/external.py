@@ -1,4 +1,8 @@
-"""A user's database of another engine: SQL runs on the engine, and the model sees schema and values of a sample."""
+"""Open a user's database of another engine: SQL runs on the engine, and prompts show schema and values of a sample.
+
+The sample is a small SQLite file with the first rows of each table. The option `--stand-in` replaces it with the user's
+own SQLite file.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,11 @@ from jaxrl_sql.types import InputError
 
 
 class ExternalDatabase(NamedTuple):
-    """A database on a server, or a DuckDB file; `sample_path` is the SQLite file shown to the model in its place.
+    """A database on a server, or a DuckDB file.
 
-    `sample_note` says which sample that is; "" for the file that the caller gave.
+    `url` is its address for the executor, with the password; `public_url` has none. `sample_path` is the SQLite file
+    from which prompts take schema and values. `sample_note` is a message with the path of the sample and its size, or
+    "" for the user's own file.
     """
 
     engine: str
@@ -33,10 +39,12 @@ class ExternalDatabase(NamedTuple):
 def open_external(
     given_url: str, stand_in: Path | None, leave_out: Sequence[str], report: Callable[[str], object]
 ) -> ExternalDatabase:
-    """Return the database of a URL with its sample: the SQLite file `stand_in`, or a new one without `leave_out`.
+    """Return the database of a URL with its sample: the SQLite file `stand_in` if set, else a sample.
 
-    A sample has 200 rows per table, and their parents. It is cached; delete it to sample again. A DuckDB file that
-    has changed is sampled again. Raises InputError for an invalid URL, and a server that cannot be reached.
+    The sample omits the tables and columns `leave_out` (`table`, `table.column`, or either after the schema). It has
+    the first 200 rows of each table, and the rows of other tables that their foreign keys reference. It is cached;
+    delete it to sample again. A DuckDB file that has changed is sampled again. `report` is called with each difference
+    between sample and database. Raises InputError for an invalid URL, and for a server that cannot be reached.
     """
     executor_url = url_with_password(given_url)
     if stand_in is not None and not stand_in.is_file():
@@ -56,12 +64,15 @@ def open_external(
 
 @cache
 def _check_once(address: Address) -> None:
-    """Connect to a database, whose cached sample would hide a wrong password or a stopped server until a query."""
+    """Connect to a database once per process.
+
+    With a cached sample, a wrong password or a stopped server would otherwise not be noticed before the first query.
+    """
     check_connection(address)
 
 
 def describe_samples(databases: Sequence[ExternalDatabase]) -> list[str]:
-    """Return a line on what the model sees of databases, if it sees a cached sample of any."""
+    """Return a message with the sample that prompts show, or a summary for several samples; [] without samples."""
     notes = {database.public_url: database for database in databases if database.sample_note}
     if len(notes) < 2:
         return [database.sample_note for database in notes.values()]
@@ -72,18 +83,24 @@ def describe_samples(databases: Sequence[ExternalDatabase]) -> list[str]:
 
 
 def _version(url: str) -> str:
-    """Return the URL of a DuckDB file with its size and time; raises InputError if it is absent."""
+    """Return the URL of a DuckDB file with its size and time of change, which identifies its sample in the cache.
+
+    Raises InputError if it is absent.
+    """
     path = Path(url.removeprefix(DUCKDB)).resolve()
     if not path.is_file():
         raise InputError(f"{url}: no such file")
     return f"{DUCKDB}{path} {path.stat().st_size} {path.stat().st_mtime_ns}"
 
 
-def _sample(url: str, public_url: str, leave_out: Sequence[str], report: Callable[[str], object]) -> tuple[Path, str]:
-    """Return (path, note) of the cached sample of a database without `leave_out`, or create it."""
+def _sample(url: str, identity: str, leave_out: Sequence[str], report: Callable[[str], object]) -> tuple[Path, str]:
+    """Return (path, note) of the cached sample of a database without `leave_out`, or create it.
+
+    `identity` identifies the database in the cache: its URL without the password, or that of a version of a file.
+    """
     cache = cache_folder() or Path(tempfile.mkdtemp(prefix="jaxrl_sql-"))
-    identity = json.dumps([public_url, sorted(set(leave_out))])
-    folder = cache / "samples" / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
+    key = json.dumps([identity, sorted(set(leave_out))])
+    folder = cache / "samples" / hashlib.blake2b(key.encode(), digest_size=10).hexdigest()
     name = sample_id(url)
     path = folder / name / f"{name}.sqlite"
     notes = path.with_name("notes.txt")

@@ -1,4 +1,4 @@
-"""Write a sample: a SQLite file with declared keys, and the comments of its columns as descriptions."""
+"""Write a sample: a SQLite file with declared keys, and the comments of its columns in BIRD's files of descriptions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SampleFile:
             raise InputError(f"{table.title}: a value that SQLite cannot hold ({error})") from None
 
     def count_dangling(self) -> Counter[tuple[str, str]]:
-        """Return the number of rows without their parent, by table and parent table."""
+        """Return the number of rows whose foreign key references a missing row, by (table, referenced table)."""
         return Counter((table, parent) for table, _, parent, _ in self._connection.execute("PRAGMA foreign_key_check"))
 
     def commit(self) -> None:
@@ -63,7 +63,7 @@ class SampleFile:
 def _create_table(
     table: CatalogTable, unique: Sequence[tuple[str, ...]], foreign_keys: Sequence[tuple[CatalogForeignKey, str]]
 ) -> str:
-    """Return the statement that creates a table, with the keys that the server declares."""
+    """Return the statement that creates a table with its keys; `foreign_keys` has (key, referenced table's name)."""
     primary = table.primary_key
     lines = []
     for column in table.columns:

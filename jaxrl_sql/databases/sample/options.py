@@ -1,4 +1,4 @@
-"""Checks of options for a sampled database. Importing them loads no more than a command line needs."""
+"""Check the options for a sampled database. This module imports little, so that commands start fast."""
 
 from __future__ import annotations
 

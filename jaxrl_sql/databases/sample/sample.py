@@ -1,7 +1,8 @@
 """Sample a database: the first rows of each table, then the rows that they reference, level by level.
 
-Each read is a separate transaction, so a sample of a changing database may hold rows of different times. A row
-whose parent is missing for that reason, on the server or beyond the last level is counted and reported.
+The parents of a row are the rows that its foreign keys reference; their parents are the next level. Each read is a
+separate transaction, so a sample of a changing database may hold rows of different times. The number of rows whose
+parent is not in the sample is reported: it changed meanwhile, is missing on the server, or is beyond the last level.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.types import InputError
 
 ROWS = 200
-"""Rows per table by default, without the parents that other rows reference."""
+"""First rows per table by default; rows that others reference are read in addition."""
 
 LEVELS = 8
 """Number of levels of parents that are read."""
 
 _KEYS_PER_READ = 500
+# SQLite's types of the columns whose values may be NaN on the server.
 _WITH_NAN = ("REAL", "NUMERIC")
 
 
@@ -52,8 +54,9 @@ def sample(
 ) -> SampleReport:
     """Write the first `rows` rows of each table, and the rows that they reference, to FOLDER/ID/ID.sqlite.
 
-    The comments of columns are in database_description/ next to it. `report` is called with a line per read table,
-    while no table is locked. Raises InputError and leaves no file behind.
+    `url` is a server's database or `duckdb:FILE`, and ID its name. `leave_out` names tables and columns to omit. The
+    comments of columns are written to database_description/ next to the file. `report` is called with a line per read
+    table, while no table is locked. Raises InputError for a database that cannot be sampled, and then leaves no file.
     """
     if rows < 1:
         raise InputError(f"--rows {rows}: must be at least 1")
@@ -90,7 +93,7 @@ def sample(
 
 
 def _with_readable_views(source: DatabaseReader, catalog: Catalog) -> Catalog:
-    """Return a catalog without unreadable views, for example those that call a forbidden function."""
+    """Return a catalog without views that fail when they are read, for example because of a forbidden function."""
     tables, notes = [], list(catalog.notes)
     for table in catalog.tables:
         try:
@@ -116,19 +119,22 @@ def sample_id(url: str) -> str:
 
 
 class _Sampler:
-    """Reads rows into a file; `counts` are the rows by table.
+    """Reads rows into a file; `counts` has the number of rows by table.
 
-    A row is identified by its primary key, or by all its values. Two rows of equal values and no key are both
-    first rows, because a row that is referenced has a key.
+    A row is identified by its primary key, or by all its values, so that no row is inserted twice. Only the first read
+    of a table without a primary key may insert equal rows: there they are different rows.
     """
 
     def __init__(self, source: DatabaseReader, chosen: Catalog, file: SampleFile) -> None:
         self._source, self._chosen, self._file = source, chosen, file
         self._tables = {table.path: table for table in chosen.tables}
+        # The identities of the inserted rows.
         self._seen: dict[TablePath, set[TextRow]] = defaultdict(set)
+        # The values of foreign keys whose parents were inserted or looked up.
         self._known: dict[CatalogForeignKey, set[KeyValues]] = defaultdict(set)
+        # The tables that have no more than their first rows.
         self._complete: set[TablePath] = set()
-        self._nan: Counter[str] = Counter()
+        self._nan_counts: Counter[str] = Counter()
         self.counts = {table.name: 0 for table in chosen.tables}
 
     def take_all(self, rows: int, report: Callable[[str], object]) -> None:
@@ -147,7 +153,7 @@ class _Sampler:
 
     def nan_notes(self) -> list[str]:
         """Return a line for each column in which NaN became NULL."""
-        return [f"{column}: NaN became NULL {quantity(count, 'times')}" for column, count in self._nan.items()]
+        return [f"{column}: NaN became NULL {quantity(count, 'times')}" for column, count in self._nan_counts.items()]
 
     def _take_parents(self, new: Mapping[TablePath, Sequence[TextRow]]) -> dict[TablePath, list[TextRow]]:
         """Read the rows that new rows reference, and return those that were not read before."""
@@ -163,7 +169,10 @@ class _Sampler:
         return parents
 
     def _new_keys(self, foreign_key: CatalogForeignKey, records: Sequence[TextRow]) -> dict[KeyValues, None]:
-        """Return the keys that were neither looked up nor read with a parent; a key with a NULL references nothing."""
+        """Return the values of a foreign key in some rows whose parents were neither inserted nor looked up.
+
+        Values with NULL are omitted, because they reference nothing.
+        """
         keys = dict.fromkeys(_keys(self._tables[foreign_key.child], foreign_key.columns, records))
         new = {key: None for key in keys if key not in self._known[foreign_key]}
         self._known[foreign_key].update(new)
@@ -183,16 +192,17 @@ class _Sampler:
             if foreign_key.parent == table.path:
                 self._known[foreign_key].update(_keys(table, foreign_key.targets, new))
         kinds = [column.kind for column in table.columns]
+        # SQLite stores NaN as NULL.
         for i, column in enumerate(table.columns):
             if KINDS[column.kind].declared in _WITH_NAN and (count := sum(row[i] == "NaN" for row in new)):
-                self._nan[f"{table.title}.{column.name}"] += count
+                self._nan_counts[f"{table.title}.{column.name}"] += count
         self._file.insert(table, (tuple(map(to_cell, kinds, record)) for record in new))
         self.counts[table.name] += len(new)
         return new
 
 
 def _keys(table: CatalogTable, names: Sequence[str], records: Iterable[TextRow]) -> Iterable[KeyValues]:
-    """Yield the values of some columns in the rows that have all of them."""
+    """Yield the values of the columns `names` in each row, except rows with NULL in them."""
     indices = [table.names.index(name) for name in names]
     for record in records:
         key = tuple(value for i in indices if (value := record[i]) is not None)

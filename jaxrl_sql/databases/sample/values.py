@@ -1,7 +1,8 @@
-"""The SQLite values of a server's values: one table of kinds for all servers.
+"""Convert a server's values to SQLite values, for the sample of its database.
 
-A value arrives as the text that the server writes for it, and becomes the value that the executor returns for it
-(docs/reference/executor_servers.md). A query therefore has the same result on the sample. SQLite requires three
+The kind of a column (a key of `KINDS`) groups types of all servers that are converted in the same way. The server
+writes each value as text. From this text the sample gets the value that the executor returns for the server's value
+(docs/reference/executor_servers.md), so that a query has the same result on the sample. SQLite requires three
 exceptions. A numeric with decimals is a real even for whole values, so that 3.00 / 2 is not a division of integers. A
 time with a zone is in UTC without the zone, because SQLite's date functions do not read it. NaN is NULL.
 """
@@ -14,11 +15,12 @@ from typing import NamedTuple
 
 from jaxrl_sql.types import Cell
 
+# The zone at the end of a timestamp, or before the era of one before Christ.
 _UTC = re.compile(r"\+00(?= BC$|$)")
 
 
 class CellType(NamedTuple):
-    """A type that SQLite declares, and the function from a value's text to a cell."""
+    """A column type as declared in SQLite, and the function that converts a value's text to a SQLite value."""
 
     declared: str
     convert: Callable[[str], Cell]
@@ -37,10 +39,12 @@ def _real(text: str) -> Cell:
 
 
 def _boolean(text: str) -> Cell:
+    # PostgreSQL writes t or f, DuckDB 1 or 0 (`duckdb_reader`).
     return int(text in ("t", "1"))
 
 
 def _blob(text: str) -> Cell:
+    # PostgreSQL writes \x before hexadecimal bytes.
     return bytes.fromhex(text.removeprefix("\\x"))
 
 
@@ -56,11 +60,11 @@ KINDS = {
     "boolean": CellType("BOOLEAN", _boolean),
     "text": CellType("TEXT", str),
     "padded": CellType("TEXT COLLATE RTRIM", str),  # char(n): comparisons ignore trailing spaces
-    "caseless": CellType("TEXT COLLATE NOCASE", str),
+    "caseless": CellType("TEXT COLLATE NOCASE", str),  # comparisons ignore case
     "date": CellType("DATE", str),
     "time": CellType("TIME", str),
     "timestamp": CellType("TIMESTAMP", str),
-    "zoned": CellType("TIMESTAMP", _without_zone),
+    "zoned": CellType("TIMESTAMP", _without_zone),  # timestamps with a time zone
     "bytes": CellType("BLOB", _blob),
     "other": CellType("TEXT", str),  # the server's text
 }
@@ -68,5 +72,5 @@ KINDS = {
 
 
 def to_cell(kind: str, text: str | None) -> Cell:
-    """Return the cell for the text of a value; NULL stays NULL."""
+    """Return the SQLite value for the text of a value of this kind; None is NULL."""
     return None if text is None else KINDS[kind].convert(text)

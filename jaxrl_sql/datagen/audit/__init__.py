@@ -1,8 +1,8 @@
 """Report train/eval leakage and uninformative golds in question sets.
 
 `overlap` finds questions, SQL and databases that evaluation shares with training, and questions that a set repeats.
-`golds` runs the golds and finds those that fail, that a constant answer matches, or that a test suite cannot
-distinguish from another query.
+`golds` runs the golds (the reference queries) and finds those that fail, that a constant answer matches, or that one
+database cannot distinguish from another query.
 """
 
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet

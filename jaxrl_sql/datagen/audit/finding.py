@@ -9,7 +9,11 @@ from jaxrl_sql.types import Example, Fields, Record
 
 
 class QuestionSet(NamedTuple):
-    """A named set of questions; `skipped` holds (uid, reason) of unusable lines, `lines` the place of each question."""
+    """A named set of questions.
+
+    `skipped` has (uid, reason) of unusable questions. `lines` has the place (`file:line`) of questions in a user's
+    file, by uid.
+    """
 
     name: str
     examples: tuple[Example, ...]
@@ -23,9 +27,9 @@ class QuestionSet(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A finding: its kind, the name of the set, the id of the question (or database), and details.
+    """A finding: its kind (such as `gold: fails`), the name of the set, the id of the question (or database), details.
 
-    `line` is the place of the question in a user's file (`file:line`).
+    `line` is the place of the question in a user's file (`file:line`), or "".
     """
 
     kind: str
@@ -39,6 +43,6 @@ class Finding(NamedTuple):
         return self._replace(line=line)
 
     def record(self) -> Record:
-        """Return the line of a findings file."""
+        """Return the finding as a record of the file `findings.jsonl`."""
         place = {"line": self.line} if self.line else {}
         return {"kind": self.kind, "set": self.set, "id": self.id, **place, **self.details}

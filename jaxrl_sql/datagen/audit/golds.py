@@ -1,7 +1,8 @@
-"""Run the golds of a set and find those that fail, are uninformative, or match a constant answer.
+"""Run the golds (reference queries) of a set and find those that fail, are uninformative, or match a constant answer.
 
-A test suite holds the same tables with other rows. A gold's result should change with the rows, and should differ from
-that of another query somewhere in the suite. Otherwise execution cannot distinguish the two queries.
+A test suite holds variants of a database: the same tables with other rows. A gold whose result is the same on all
+variants does not depend on the rows. Two golds with equal results on the original database and different results on a
+variant are distinguished by the suite only, so that the original database alone would accept a wrong query.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ CONSTANTS: Mapping[str, str] = {
 
 # Outcomes hold their rows in memory, so golds run in chunks.
 _CHUNK = 128
-_SHOWN = 5
+_MAX_IDS = 5  # that a finding lists
 Report = Callable[[str], object]
+"""Called with each line of progress."""
 
 
 class _OutcomeWithRows(SqlOutcome, Protocol):
@@ -54,7 +56,11 @@ class RowExecutor(SqlExecutor, Protocol):
 
 
 class GoldResult(NamedTuple):
-    """The result of a gold on one database; `digest` hashes its rows in any order, "" if it failed."""
+    """The result of a gold on one database.
+
+    `status` is the executor's, `rows` the number of rows, and `ms` the time. `digest` is a hash of the rows that does
+    not depend on their order, or "" if the gold failed. `is_trivial`: the only row has only 0 and NULL.
+    """
 
     status: str
     error: str
@@ -73,8 +79,9 @@ def audit_golds(
 ) -> list[Finding]:
     """Run the golds of a set and return the findings, in the order of the checks.
 
-    `suite` is a folder with `databases/<db_id>/*.sqlite`, used for examples without a suite. `report` receives progress
-    lines. Golds that are result tables instead of SQL are only compared with constants.
+    A gold that takes more than `slow_ms` milliseconds is a finding; 0 disables this check. `suite` is a folder with the
+    variants of test suites, `databases/<db_id>/*.sqlite`, for questions whose set has none. `report` is called with
+    lines of progress. Golds that are result tables instead of SQL are only compared with constants.
     """
     examples = [example for example in questions.examples if example.gold_sql]
     report(f"{questions.name}: running {quantity(len(examples), 'golds')}")
@@ -85,16 +92,16 @@ def audit_golds(
         for kind, details in _find_problems(gold, slow_ms)
     ]
     report(f"{questions.name}: comparing with answers that are empty or constant")
-    findings += _constants(executor, questions)
+    findings += _find_constant_matches(executor, questions)
     variants = {example.database: _variants(example, suite) for example in examples}
     if any(variants.values()):
         report(f"{questions.name}: running golds on the test suite")
-        findings += _on_suite(executor, questions.name, examples, results, variants)
+        findings += _find_suite_problems(executor, questions.name, examples, results, variants)
     return findings
 
 
 def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[GoldResult]:
-    """Run (database, SQL) pairs and discard the rows."""
+    """Run (database, SQL) pairs and return their results, without the rows."""
     results: list[GoldResult] = []
     for start in range(0, len(pairs), _CHUNK):
         results += map(_gold_result, executor.execute_many(pairs[start : start + _CHUNK]))
@@ -105,17 +112,18 @@ def _gold_result(outcome: _OutcomeWithRows) -> GoldResult:
     if outcome.status != "ok":
         return GoldResult(outcome.status, outcome.error or "", 0, "", outcome.elapsed_ms, is_trivial=False)
     rows = outcome.rows
-    lines = sorted(repr(tuple(map(_plain, row))) for row in rows)
+    lines = sorted(repr(tuple(map(_whole_to_int, row))) for row in rows)
     digest = hashlib.sha256("\n".join(lines).encode("utf-8", errors="surrogateescape")).hexdigest()
     return GoldResult("ok", "", len(rows), f"{len(rows)}:{digest}", outcome.elapsed_ms, is_trivial(rows))
 
 
-def _plain(value: object) -> object:
+def _whole_to_int(value: object) -> object:
     """Convert whole floats to integers, because 2.0 equals 2 in a result."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _find_problems(gold: GoldResult, slow_ms: float) -> list[tuple[str, Record]]:
+    """Return (kind, details) of the findings on a gold's result on its own database."""
     if gold.status == "timeout":
         return [(_TIMES_OUT, {"ms": round(gold.ms, 1)})]
     if gold.status != "ok":
@@ -130,9 +138,10 @@ def _find_problems(gold: GoldResult, slow_ms: float) -> list[tuple[str, Record]]
     return problems
 
 
-def _constants(executor: RowExecutor, questions: QuestionSet) -> list[Finding]:
-    """Find golds that an empty or a constant answer matches, with the matching rules."""
+def _find_constant_matches(executor: RowExecutor, questions: QuestionSet) -> list[Finding]:
+    """Find golds that an answer of `CONSTANTS` matches by some comparison rule; the details name the rules."""
     examples = [example for example in questions.examples if example.golds]
+    # The matching rules by question and answer.
     matched: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for start in range(0, len(examples), _CHUNK):
         chunk = examples[start : start + _CHUNK]
@@ -154,30 +163,34 @@ def _constants(executor: RowExecutor, questions: QuestionSet) -> list[Finding]:
 
 
 def _variants(example: Example, suite: Path | None) -> list[str]:
-    """Return the other databases of an example's suite."""
+    """Return the paths of the variants of an example's database: the databases of its suite except its own."""
     paths = list(example.suite)
     if not paths and suite is not None and not example.engine_url:
         paths = [str(path) for path in sorted((suite / "databases" / example.db_id).glob("*.sqlite"))]
     return [path for path in paths if Path(path).resolve() != Path(example.db_path).resolve()]
 
 
-def _on_suite(
+def _find_suite_problems(
     executor: RowExecutor,
     name: str,
     examples: Sequence[Example],
     golds: Sequence[GoldResult],
     variants: Mapping[str, Sequence[str]],
 ) -> list[Finding]:
-    """Find golds that fail on a variant, never change, or equal another gold on the original database only."""
+    """Find golds that fail on a variant, never change, or equal another gold on the original database only.
+
+    `golds[i]` is the result of `examples[i]` on its own database; `variants` has the paths of variants by database.
+    """
     pairs = [(path, example.gold_sql) for example in examples for path in variants[example.database]]
-    variant_results = iter(run_all(executor, pairs))
-    runs = [[next(variant_results) for _ in variants[example.database]] for example in examples]
+    results = iter(run_all(executor, pairs))
+    on_variants = [[next(results) for _ in variants[example.database]] for example in examples]
     findings: list[Finding] = []
+    # The indices of the examples with the same result on the same database.
     equal_results: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, (example, gold, others) in enumerate(zip(examples, golds, runs, strict=True)):
+    for i, (example, gold, others) in enumerate(zip(examples, golds, on_variants, strict=True)):
         if gold.status != "ok" or not others:
             continue
-        equal_results[example.db_path, gold.digest].append(number)
+        equal_results[example.db_path, gold.digest].append(i)
         failed = [other.status for other in others if other.status != "ok"]
         if failed:
             details: Record = {"variants": len(others), "failed": len(failed), "statuses": sorted(set(failed))}
@@ -185,21 +198,19 @@ def _on_suite(
         elif all(other.digest == gold.digest for other in others):
             details = {"variants": len(others), "rows": gold.rows}
             findings.append(Finding("suite: gold never changes", name, example.uid, details))
-    forms = [normal_form(example.gold_sql) for example in examples]
-    for numbers in equal_results.values():
-        for number in numbers:
+    normal_forms = [normal_form(example.gold_sql) for example in examples]
+    for indices in equal_results.values():
+        for i in indices:
             confusable = [
-                other for other in numbers
-                if forms[other] != forms[number] and _digests(runs[other]) != _digests(runs[number])
+                j for j in indices
+                if normal_forms[j] != normal_forms[i] and _digests(on_variants[j]) != _digests(on_variants[i])
             ]  # fmt: skip
             if confusable:
-                uids = [examples[other].uid for other in confusable[:_SHOWN]]
-                details = {"with": uids, "times": len(confusable), "rows": golds[number].rows}
-                findings.append(
-                    Finding("suite: equal to another gold on one database", name, examples[number].uid, details)
-                )
+                uids = [examples[j].uid for j in confusable[:_MAX_IDS]]
+                details = {"with": uids, "times": len(confusable), "rows": golds[i].rows}
+                findings.append(Finding("suite: equal to another gold on one database", name, examples[i].uid, details))
     return findings
 
 
-def _digests(runs: Sequence[GoldResult]) -> list[str]:
-    return [run.digest for run in runs]
+def _digests(results: Sequence[GoldResult]) -> list[str]:
+    return [result.digest for result in results]

@@ -1,7 +1,8 @@
 """Find questions, SQL and databases that an evaluation set shares with training sets, exactly or nearly.
 
-Similarity is the share of common parts: words of questions, (table, column) pairs of schemas. SQL is compared in a
-canonical form with qualified names and numbered tables, once with its values and once without them.
+Questions are compared by their words (Jaccard similarity), databases by their (table, column) pairs. Golds, the
+reference queries, are compared in a canonical form with qualified columns and numbered tables, once with their values
+and once without them. In this file a "target" is the evaluation set.
 """
 
 from __future__ import annotations
@@ -24,33 +25,38 @@ from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example, Record
 
-_SHOWN = 5
-# Below these sizes, overlap may be coincidence.
+_MAX_MATCHES = 5  # that a finding lists
+# Questions with fewer words and schemas with fewer columns may be similar by coincidence.
 _MIN_WORDS = 5
 _MIN_COLUMNS = 6
 Occurrence = tuple[str, Example]
+"""The name of a training set, and a question of it."""
 
 
 def find_shared_questions(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
-    """Find questions that training has too: the same words, or a Jaccard similarity of at least `near`."""
-    same, findings = _same("question: same", trains, target, lambda example: plain_words(example.question))
+    """Find questions that training has too: with the same text apart from case and punctuation, or similar words.
+
+    `near` is the least Jaccard similarity of the sets of words.
+    """
+    same, findings = _find_same("question: same", trains, target, lambda example: plain_words(example.question))
     occurrences = [(train.name, example) for train in trains for example in train.examples]
     word_sets = [frozenset(plain_words(example.question).split()) for _, example in occurrences]
-    index = _Prefixes(word_sets, near)
+    index = _SimilarityIndex(word_sets, near)
     for example in target.examples:
         question_words = frozenset(plain_words(example.question).split())
         if example.uid in same or len(question_words) < _MIN_WORDS:
             continue
-        similar = [(share, occurrences[i]) for i, share in index.near(question_words)]
+        similar = [(share, occurrences[i]) for i, share in index.find_similar(question_words)]
         if similar:
             similar.sort(key=lambda pair: -pair[0])
-            details = _with([occurrence for _, occurrence in similar], example) | {"share": round(similar[0][0], 3)}
+            matches = [occurrence for _, occurrence in similar]
+            details = _match_details(matches, example) | {"share": round(similar[0][0], 3)}
             findings.append(Finding("question: nearly the same", target.name, example.uid, details))
     return findings
 
 
 def find_repeated_questions(questions: QuestionSet) -> list[Finding]:
-    """Find questions that a set has already on the same database, in the same words and with the same evidence."""
+    """Find questions that a set repeats: on the same database, in the same words and with the same evidence."""
     first: dict[tuple[str, str, str], Example] = {}
     findings = []
     for example in questions.examples:
@@ -68,8 +74,10 @@ def find_repeated_questions(questions: QuestionSet) -> list[Finding]:
 
 def find_shared_sql(trains: Sequence[QuestionSet], target: QuestionSet) -> list[Finding]:
     """Find golds that training has too: the same canonical query, or the same query except for values."""
-    same, findings = _same("sql: same", trains, target, lambda example: canonical(example.gold_sql, example.db_path))
-    _, masked = _same(
+    same, findings = _find_same(
+        "sql: same", trains, target, lambda example: canonical(example.gold_sql, example.db_path)
+    )
+    _, masked = _find_same(
         "sql: same but for values", trains, target, lambda example: mask(example.gold_sql, example.db_path)
     )
     return findings + [finding for finding in masked if finding.id not in same]
@@ -77,11 +85,12 @@ def find_shared_sql(trains: Sequence[QuestionSet], target: QuestionSet) -> list[
 
 @lru_cache(1 << 17)
 def canonical(sql: str, db_path: str) -> str:
-    """Return the canonical form of a query, or its normal form if it does not parse.
+    """Return the canonical form of a query, which is equal for many queries of equal meaning.
 
-    Columns are qualified, tables and result columns are numbered, and double-quoted text becomes a string literal.
-    Sides of an equality and conditions joined by AND are sorted. Conditions of inner joins move to WHERE, and a star
-    expands to its columns. Joined tables keep their order.
+    A query that does not parse is only stripped of comments and normalized in its case and blanks. Otherwise, columns
+    are qualified, tables and result columns are numbered, and double-quoted text becomes a string literal. Sides of an
+    equality and conditions joined by AND are sorted. Conditions of inner joins move to WHERE, and a star expands to its
+    columns. Joined tables keep their order.
     """
     return _write_sql(_qualify(sql, db_path), sql)
 
@@ -143,21 +152,23 @@ def _qualify(sql: str, db_path: str) -> exp.Expression | None:
 
 def _number_tables(tree: exp.Expression) -> None:
     """Rename tables and subqueries to numbers from the inside out, and columns of subqueries by position."""
+    # New names are set at the end, because the traversal needs the old ones.
     renamed: list[tuple[exp.Expression, str]] = []
     count = 0
     for scope in traverse_scope(tree):
         names = {}
-        for source, (node, read) in scope.selected_sources.items():
+        # `source` is a table, or the scope of a subquery.
+        for alias, (node, source) in scope.selected_sources.items():
             count += 1
-            names[source] = f"t{count}"
+            names[alias] = f"t{count}"
             renamed.append(
                 (node if isinstance(node, exp.Table) else node.find_ancestor(exp.Subquery) or node, f"t{count}")
             )
-            if isinstance(read, Scope):
-                aliases = {name: f"c{number}" for number, name in enumerate(read.expression.named_selects, 1)}
+            if isinstance(source, Scope):
+                new_names = {name: f"c{number}" for number, name in enumerate(source.expression.named_selects, 1)}
                 for column in scope.columns:
-                    if column.table == source and column.name in aliases:
-                        column.set("this", exp.to_identifier(aliases[column.name]))
+                    if column.table == alias and column.name in new_names:
+                        column.set("this", exp.to_identifier(new_names[column.name]))
         renamed += [(column, names[column.table]) for column in scope.columns if column.table in names]
     for node, name in renamed:
         is_column = isinstance(node, exp.Column)
@@ -178,7 +189,10 @@ def _number_results(select: exp.Select) -> None:
 
 
 def _sort_conditions(select: exp.Select) -> None:
-    """Move conditions of inner joins to WHERE, and sort WHERE and HAVING, ignoring values at first."""
+    """Move conditions of inner joins to WHERE, and sort the conditions of WHERE and HAVING.
+
+    They are sorted by their SQL without values first, so that other values do not change the order.
+    """
     joins = select.args.get("joins") or []
     if not any(join.side or join.args.get("using") or join.method for join in joins):
         for join in joins:
@@ -188,12 +202,12 @@ def _sort_conditions(select: exp.Select) -> None:
     for name in ("where", "having"):
         if clause := select.args.get(name):
             conditions = sorted(
-                clause.this.flatten() if isinstance(clause.this, exp.And) else [clause.this], key=_order
+                clause.this.flatten() if isinstance(clause.this, exp.And) else [clause.this], key=_sort_key
             )
             clause.set("this", exp.and_(*conditions))
 
 
-def _order(condition: exp.Expression) -> tuple[str, str]:
+def _sort_key(condition: exp.Expression) -> tuple[str, str]:
     return _mask_values(condition.copy()).sql("sqlite"), condition.sql("sqlite")
 
 
@@ -204,103 +218,121 @@ def _is_text(name: exp.Expression, column_names: set[str]) -> bool:
     return is_bare and bool(name.args.get("quoted")) and name.name.lower() not in column_names
 
 
-def _same(
+def _find_same(
     kind: str, trains: Sequence[QuestionSet], target: QuestionSet, key: Callable[[Example], str]
 ) -> tuple[set[str], list[Finding]]:
-    """Find the examples whose key occurs in training; return their ids and the findings."""
+    """Find the examples of `target` whose key some training example has; return their ids and the findings.
+
+    `kind` is the kind of the findings. Examples with an empty key have no match.
+    """
     occurrences: dict[str, list[Occurrence]] = defaultdict(list)
     for train in trains:
         for example in train.examples:
             if text := key(example):
                 occurrences[text].append((train.name, example))
     findings = [
-        Finding(kind, target.name, example.uid, _with(matches, example))
+        Finding(kind, target.name, example.uid, _match_details(matches, example))
         for example in target.examples
         if (matches := occurrences.get(key(example)))
     ]
     return {finding.id for finding in findings}, findings
 
 
-def _with(occurrences: Sequence[Occurrence], example: Example) -> Record:
-    matches = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in occurrences[:_SHOWN]]
+def _match_details(occurrences: Sequence[Occurrence], example: Example) -> Record:
+    """Return the details of a finding: the matching training questions of `example`, and their number."""
+    matches = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in occurrences[:_MAX_MATCHES]]
     same_db = any(other.db_id == example.db_id for _, other in occurrences)
     return {"with": matches, "times": len(occurrences), "same_db_id": same_db}
 
 
-class _Prefixes:
-    """Find sets with a Jaccard similarity of at least `near_by`, by an index of each set's rarest parts.
+class _SimilarityIndex:
+    """Find word sets with a Jaccard similarity of at least `near` by an index of each set's rarest words.
 
-    Two sets that similar share at least one of their rarest parts (prefix filtering).
+    Two sets can only be that similar if they share one of their n - ceil(near * n) + 1 rarest words, where n is the
+    size of each set (prefix filtering). So only sets that share such a word are compared.
     """
 
     def __init__(self, word_sets: Sequence[frozenset[str]], near: float) -> None:
-        self.word_sets, self.near_by = word_sets, near
-        self.times = Counter(word for words in word_sets for word in words)
+        self.word_sets, self.min_similarity = word_sets, near
+        self.counts = Counter(word for words in word_sets for word in words)
         self.index: dict[str, list[int]] = defaultdict(list)
-        for number, set_ in enumerate(word_sets):
-            for word in self._rarest(set_):
-                self.index[word].append(number)
+        for i, words in enumerate(word_sets):
+            for word in self._rarest(words):
+                self.index[word].append(i)
 
-    def near(self, words: frozenset[str]) -> Iterator[tuple[int, float]]:
-        """Yield (index, similarity) of each set that is similar enough."""
-        for number in sorted({number for word in self._rarest(words) for number in self.index.get(word, ())}):
-            other = self.word_sets[number]
-            share = len(words & other) / len(words | other)
-            if share >= self.near_by:
-                yield number, share
+    def find_similar(self, words: frozenset[str]) -> Iterator[tuple[int, float]]:
+        """Yield (index, similarity) of each set that is similar enough to `words`."""
+        for i in sorted({i for word in self._rarest(words) for i in self.index.get(word, ())}):
+            other = self.word_sets[i]
+            similarity = len(words & other) / len(words | other)
+            if similarity >= self.min_similarity:
+                yield i, similarity
 
     def _rarest(self, words: frozenset[str]) -> Iterable[str]:
-        ordered = sorted(words, key=lambda word: (self.times[word], word))
-        return ordered[: len(words) - math.ceil(self.near_by * len(words)) + 1]
+        ordered = sorted(words, key=lambda word: (self.counts[word], word))
+        return ordered[: len(words) - math.ceil(self.min_similarity * len(words)) + 1]
 
 
 def find_shared_databases(trains: Sequence[QuestionSet], target: QuestionSet, near: float = 0.8) -> list[Finding]:
-    """Find databases that training has too: the same file, the same schema, or a share `near` of its columns."""
+    """Find databases that training has too: the same file, the same schema, or a common share `near` of columns.
+
+    A database with only the name in common is a finding too.
+    """
     train_databases = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
-    sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
+    # Only files of the same size are compared.
+    by_file_size: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
     for database in train_databases:
-        sizes[Path(database[2]).stat().st_size].append(database)
-    shapes = [(name, db_id, _columns(path)) for name, db_id, path in train_databases]
+        by_file_size[Path(database[2]).stat().st_size].append(database)
+    train_columns = [(name, db_id, _columns(path)) for name, db_id, path in train_databases]
     question_counts = Counter(example.db_path for example in target.examples)
     findings = []
     for db_id, path in target.databases:
-        size: Record = {"questions": question_counts[path]}
-        as_long = sizes.get(Path(path).stat().st_size, [])
-        if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
-            findings.append(Finding("database: same file", target.name, db_id, size | _list_databases(files)))
+        num_questions: Record = {"questions": question_counts[path]}
+        same_size = by_file_size.get(Path(path).stat().st_size, [])
+        if files := [(name, other_id) for name, other_id, other in same_size if content_of(other) == content_of(path)]:
+            findings.append(Finding("database: same file", target.name, db_id, num_questions | _list_databases(files)))
             continue
         columns = _columns(path)
-        similar = [(_common(columns, other), (name, other_id)) for name, other_id, other in shapes]
+        similar = [(_common_share(columns, other), (name, other_id)) for name, other_id, other in train_columns]
         similar = sorted((pair for pair in similar if pair[0] >= near), key=lambda pair: -pair[0])
-        if similar and similar[0][0] == 1.0 and any(columns == other for _, _, other in shapes):
-            same = [(name, other_id) for name, other_id, other in shapes if other == columns]
-            findings.append(Finding("database: same schema", target.name, db_id, size | _list_databases(same)))
+        if similar and similar[0][0] == 1.0 and any(columns == other for _, _, other in train_columns):
+            same = [(name, other_id) for name, other_id, other in train_columns if other == columns]
+            findings.append(Finding("database: same schema", target.name, db_id, num_questions | _list_databases(same)))
         elif similar:
-            details = size | _list_databases([database for _, database in similar]) | {"share": round(similar[0][0], 3)}
+            databases = _list_databases([database for _, database in similar])
+            details = num_questions | databases | {"share": round(similar[0][0], 3)}
             findings.append(Finding("database: nearly the same schema", target.name, db_id, details))
         elif names := [(name, other_id) for name, other_id, _ in train_databases if other_id.lower() == db_id.lower()]:
             findings.append(
-                Finding("database: same name, other schema", target.name, db_id, size | _list_databases(names))
+                Finding("database: same name, other schema", target.name, db_id, num_questions | _list_databases(names))
             )
     return findings
 
 
 def _list_databases(databases: Sequence[tuple[str, str]]) -> Record:
-    return {"with": [{"set": name, "db_id": db_id} for name, db_id in databases[:_SHOWN]], "times": len(databases)}
+    return {
+        "with": [{"set": name, "db_id": db_id} for name, db_id in databases[:_MAX_MATCHES]],
+        "times": len(databases),
+    }
 
 
 def _columns(path: str) -> frozenset[tuple[str, str]]:
-    """Return (table, column) pairs in lower case, without separators between words."""
+    """Return a database's (table, column) pairs in lower case, without separators such as underscores."""
 
-    def plain(name: str) -> str:
+    def normalize(name: str) -> str:
         return "".join(filter(str.isalnum, name.casefold())) or name
 
     return frozenset(
-        (plain(table.name), plain(column.name)) for table in read_schema(path).tables for column in table.columns
+        (normalize(table.name), normalize(column.name))
+        for table in read_schema(path).tables
+        for column in table.columns
     )
 
 
-def _common(columns: frozenset[tuple[str, str]], others: frozenset[tuple[str, str]]) -> float:
-    """Return the share of the smaller schema that the larger one contains; 0 if the smaller is too small."""
+def _common_share(columns: frozenset[tuple[str, str]], others: frozenset[tuple[str, str]]) -> float:
+    """Return the share of the smaller schema that the larger one contains.
+
+    It is 0 if the smaller one has fewer than `_MIN_COLUMNS` columns, unless both are equal.
+    """
     smaller = min(len(columns), len(others))
     return len(columns & others) / smaller if smaller >= _MIN_COLUMNS or columns == others else 0.0

@@ -1,4 +1,4 @@
-"""Run an audit: load sets, collect findings, write and count them."""
+"""Run an audit of question sets: load them, collect the findings, write and count them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
 
-Note = Callable[[str], object]
-_SQL_SHOWN = 120
+Report = Callable[[str], object]
+"""Called with each line of progress."""
+_MAX_SQL_CHARACTERS = 120  # of a failing gold in a message
+# The order of findings in the table: by the part of their kind before the colon.
+_KIND_ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")
 
 
 class AuditResult(NamedTuple):
-    """The sets, their findings, the number of findings by set and kind, and the findings file."""
+    """The sets, their findings, the number of findings by set and kind, and the path of `findings.jsonl`."""
 
     sets: Sequence[QuestionSet]
     findings: Sequence[Finding]
@@ -38,12 +41,12 @@ class AuditResult(NamedTuple):
     path: Path
 
 
-def load_sets(config: AuditConfig, report: Note) -> tuple[list[QuestionSet], list[QuestionSet]]:
+def load_sets(config: AuditConfig, report: Report) -> tuple[list[QuestionSet], list[QuestionSet]]:
     """Load the training and the evaluation sets, and report their notes.
 
-    A set is named by its folder, or by its path if two names are equal. A folder or a file in both lists is read as in
-    training: its questions `train` and `dev`, into which a file without splits is divided. Raises InputError for a
-    folder that one list names twice.
+    A set is named by its folder, or by its path if two names are equal. From a folder or file in both lists, training
+    gets the split `train` and evaluation the split `dev`, into which a file without splits is divided as for training.
+    Raises InputError for a folder that one list names twice.
     """
     for option, folders in (("--train", config.train), ("--eval", config.eval)):
         paths = Counter(folder.resolve() for folder in folders)
@@ -69,8 +72,8 @@ def load_sets(config: AuditConfig, report: Note) -> tuple[list[QuestionSet], lis
     return sets
 
 
-def audit(config: AuditConfig, report: Note) -> AuditResult:
-    """Audit sets and write the files; `report` receives progress lines."""
+def audit(config: AuditConfig, report: Report) -> AuditResult:
+    """Audit the sets of a configuration and write the findings; `report` is called with lines of progress."""
     trains, evals = load_sets(config, report)
     sets = [*trains, *evals]
     findings = [finding for questions in sets for finding in find_repeated_questions(questions)]
@@ -132,7 +135,7 @@ def write(
 
 
 def _by_rule(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
-    """Count the golds that each constant answer matches by each rule."""
+    """Return the number of golds that a constant answer matches: by answer, then by comparison rule."""
     counts: dict[str, Counter[str]] = {}
     for finding in findings:
         for answer, rules in finding.details.get("answers", {}).items():
@@ -144,22 +147,28 @@ def table(result: AuditResult) -> ReportTable:
     """Return the number of findings: a row per kind, a column per set."""
     sets, _, counts, _ = result
     kinds = list(dict.fromkeys(kind for questions in sets for kind in counts[questions.name]))
-    kinds.sort(key=lambda kind: _ORDER.index(kind.partition(":")[0]) if kind.partition(":")[0] in _ORDER else 99)
+    kinds.sort(key=_kind_position)
     rows = [("questions", *(f"{len(questions.examples):,}" for questions in sets))]
     rows.append(("databases", *(f"{len(questions.databases):,}" for questions in sets)))
     for kind in kinds:
-        whole = [
+        totals = [
             len(question_set.databases) if kind.startswith("database:") else len(question_set.examples)
             for question_set in sets
         ]
         counted = [counts[questions.name][kind] for questions in sets]
         shares = [
-            f"{100 * n / max(total, 1):5.1f} %" if n else " " * 7 for n, total in zip(counted, whole, strict=True)
+            f"{100 * n / max(total, 1):5.1f} %" if n else " " * 7 for n, total in zip(counted, totals, strict=True)
         ]
         rows.append((kind, *(f"{n:,} {share}" for n, share in zip(counted, shares, strict=True))))
     if not kinds:
         rows.append(("nothing was found", *("" for _ in sets)))
     return ReportTable("", ("", *(questions.name for questions in sets)), tuple(rows))
+
+
+def _kind_position(kind: str) -> int:
+    """Return the position of a kind in the table; an unknown kind is last."""
+    group = kind.partition(":")[0]
+    return _KIND_ORDER.index(group) if group in _KIND_ORDER else len(_KIND_ORDER)
 
 
 def failing_golds(result: AuditResult) -> list[str]:
@@ -173,9 +182,6 @@ def failing_golds(result: AuditResult) -> list[str]:
             continue
         where = finding.line or f"{finding.set}: {finding.id}"
         reason = finding.details.get("error") or finding.details.get("status") or "over --timeout-ms"
-        sql = shorten(golds[finding.set, finding.id], _SQL_SHOWN, placeholder=" …")
+        sql = shorten(golds[finding.set, finding.id], _MAX_SQL_CHARACTERS, placeholder=" …")
         lines.append(f"{where}: {finding.kind} ({' '.join(str(reason).split())}): {sql}")
     return lines
-
-
-_ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")

@@ -1,7 +1,9 @@
-"""Augment copies of a set's databases with rows that golds need and with distractor tables.
+"""Augment copies of the databases of a question set: with rows that golds need, and with distractor tables.
 
-`required_rows` derives the rows that a query needs, `fill` inserts them, `distractor_tables` adds tables of other
-databases. All steps write to copies, return their changes, and reject changes that would affect another gold.
+A gold is the reference query of a question; if it returns no row, many wrong queries match it. `required_rows` derives
+the rows that a query needs, and `fill` inserts them. `distractor_tables` adds tables of other databases, from which a
+model must learn to choose. All steps write to copies, return their changes, and reject changes that would affect
+another gold.
 """
 
 from jaxrl_sql.datagen.augment.change import Change

@@ -1,4 +1,8 @@
-"""Choose values that resemble those of a column: dates in its format, whole numbers, codes of its pattern."""
+"""Choose new values that resemble the existing values of a column, for rows that are inserted into its table.
+
+The kind of a column is a date format that all its values share, whole numbers, codes (texts with digits and without
+spaces, such as A-17), or other texts.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,20 @@ _DATE_FORMS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y",
     "%d/%m/%Y", "%m/%d/%y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%B %d, %Y", "%d %B %Y", "%Y%m%d", "%H:%M:%S", "%H:%M",
 )  # fmt: skip
+# Dates of other years are not accepted, because a number can look like a date.
 _YEARS = range(1700, 2200)
-_STEPS = [0, 1, -1, *(sign * 365 * years for years in range(1, 300) for sign in (1, -1))]
+# Shifts of a date in days, in the order in which they are tried: by days, then by years.
+_SHIFTS = [0, 1, -1, *(sign * 365 * years for years in range(1, 300) for sign in (1, -1))]
 _COMPARISONS = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "!=": operator.ne,
 }  # fmt: skip
 
 
 def has_same_kind(value: Any, existing_values: Sequence[Any], *, is_named: bool = False) -> bool:
-    """Return whether a value is of the same kind as known ones: a date in their format, a whole number, a code, a text.
+    """Return whether a value is of the same kind as a column's existing values.
 
-    If the query names the value (`is_named`), any code or text is accepted.
+    That is a date in their format, a whole number, a code of the same pattern, or a text. NULL is accepted, and so is
+    any value without existing ones. If the query contains the value (`is_named`), any code or text is accepted.
     """
     if not existing_values or value is None:
         return True
@@ -44,7 +51,10 @@ def has_same_kind(value: Any, existing_values: Sequence[Any], *, is_named: bool 
 
 
 def nearest_value(conditions: Sequence[Condition], value: Any, existing_values: Sequence[Any]) -> Any:
-    """Return a value of the column's kind that meets the conditions and is near `value`, or None."""
+    """Return a value of the column's kind that meets the conditions, `value` itself if possible; None if none does.
+
+    Further candidates are close to `value` and to the values of the conditions.
+    """
     candidates = chain([value], _candidates(conditions, value, existing_values))
     return next(
         (item for item in candidates if has_same_kind(item, existing_values) and _meets_all(item, conditions)), None
@@ -52,7 +62,7 @@ def nearest_value(conditions: Sequence[Condition], value: Any, existing_values: 
 
 
 def next_value(existing_values: Sequence[Any]) -> Any:
-    """Return a new date or code of the kind of the known ones; None if they are neither."""
+    """Return a date or code after the existing ones, in their format; None if the values are neither."""
     existing = {*existing_values}
     return (
         next((item for item in _next_values(existing_values) if item not in existing), None)
@@ -74,11 +84,13 @@ def _date(value: Any, form: str) -> datetime | None:
         moment = datetime.strptime(text, form)  # noqa: DTZ007 - columns have no time zones
     except ValueError:
         return None
-    is_whole = form != "%Y%m%d" or len(text) == len("20200101")
-    return moment if is_whole and ("%y" not in form.lower() or moment.year in _YEARS) else None
+    # strptime accepts %Y%m%d without leading zeros.
+    is_complete = form != "%Y%m%d" or len(text) == len("20200101")
+    return moment if is_complete and ("%y" not in form.lower() or moment.year in _YEARS) else None
 
 
 def _shift(moment: datetime, step: timedelta, form: str, example: Any) -> Any:
+    """Return a shifted date in a format, as an integer if `example` (an existing value) is one."""
     text = (moment + step).strftime(form)
     return int(text) if isinstance(example, int) else text
 
@@ -86,16 +98,15 @@ def _shift(moment: datetime, step: timedelta, form: str, example: Any) -> Any:
 def _candidates(conditions: Sequence[Condition], value: Any, existing_values: Sequence[Any]) -> Iterator[Any]:
     """Yield values of a column's kind, nearest to the conditions' values first."""
     yield str(value)
-    for other in (
-        item for item in existing_values if isinstance(item, str)
-    ):  # known texts with the pattern's text inserted
+    # `value` may be the text of a LIKE pattern without wildcards: put it at each position of the existing texts.
+    for other in (item for item in existing_values if isinstance(item, str)):
         for start in range(len(other) - len(str(value)) + 1):
             yield f"{other[:start]}{value}{other[start + len(str(value)) :]}"
     if form := date_form(existing_values):
         moments = [
             date for item in (*(bound for _, bound in conditions), *existing_values[:5]) if (date := _date(item, form))
         ]
-        yield from (_shift(moment, timedelta(days), form, existing_values[0]) for days in _STEPS for moment in moments)
+        yield from (_shift(moment, timedelta(days), form, existing_values[0]) for days in _SHIFTS for moment in moments)
     for number in (_number(item) for item in (value, *(bound for _, bound in conditions))):
         if number is not None:
             yield from (math.floor(number), math.ceil(number), math.floor(number) + 1, math.ceil(number) - 1)
@@ -121,6 +132,7 @@ def _are_codes(existing_values: Sequence[Any]) -> bool:
 
 
 def _pattern(code: str) -> str:
+    """Return the pattern of a code: `0` for each digit and `a` for each letter."""
     return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "0", code))
 
 
@@ -133,7 +145,7 @@ def _number(value: Any) -> float | None:
 
 
 def _meets_all(value: Any, conditions: Sequence[Condition]) -> bool:
-    """Return whether a value meets conditions, with SQLite's comparison rules for its column affinity."""
+    """Return whether a value meets all conditions, compared as SQLite compares texts and numbers."""
     return all(_meets(value, comparison, bound) for comparison, bound in conditions)
 
 

@@ -1,7 +1,7 @@
-"""Add tables of other databases to a copy, because real schemas contain many tables irrelevant to a question.
+"""Add distractor tables, tables of other databases, to a copy of a database.
 
-Tables are copied with keys, some rows, and the foreign keys whose target is copied too. Tables with a name in use are
-skipped.
+Real schemas contain many tables that are irrelevant to a question. Tables are copied with their primary key, some rows,
+and the foreign keys whose referenced table is copied too. Tables whose name is in use are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxrl_sql.text2sql.schema.sqlite_file import readable
 
 
 class Donor(NamedTuple):
-    """A database that tables may be copied from."""
+    """A database from which tables may be copied: its name and the path of its SQLite file."""
 
     db_id: str
     path: str
@@ -29,16 +29,17 @@ def add_tables(
     connection: sqlite3.Connection, db_id: str, schema: Schema, donors: Sequence[Donor], count: int, rows: int,
     rng: random.Random, by_similarity: bool = False,
 ) -> list[Change]:  # fmt: skip
-    """Add up to `count` tables with up to `rows` rows each, in a transaction of the caller's connection.
+    """Add up to `count` tables with up to `rows` rows each to the database `db_id`, and commit; return the changes.
 
-    Donors come in random order, or with `by_similarity` in order of decreasing number of common schema words.
+    Donors are used in random order, or with `by_similarity` in decreasing order of the number of words that their table
+    and column names share with `schema`.
     """
     used_names = {str(name).casefold() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     order = [donor for donor in donors if donor.db_id != db_id]
     rng.shuffle(order)
     if by_similarity:
-        schema_words = _words(schema)
-        order.sort(key=lambda donor: -len(schema_words & _words(read_schema(donor.path))))
+        schema_words = _schema_words(schema)
+        order.sort(key=lambda donor: -len(schema_words & _schema_words(read_schema(donor.path))))
     changes: list[Change] = []
     for donor in order:
         if len(changes) >= count:
@@ -50,7 +51,7 @@ def add_tables(
     return changes
 
 
-def _words(schema: Schema) -> set[str]:
+def _schema_words(schema: Schema) -> set[str]:
     names = (name for table in schema.tables for name in (table.name, *(column.name for column in table.columns)))
     return {word for name in names for word in re.findall(r"[a-z]{3,}", name.casefold())}
 
@@ -64,7 +65,10 @@ def _copy_from(
     used_names: set[str],
     rng: random.Random,
 ) -> list[Change]:
-    """Copy up to `count` tables of one donor; tables that cannot be copied are skipped."""
+    """Copy up to `count` tables of one donor; tables that cannot be copied are skipped.
+
+    `used_names` are the table names in use, in lower case; the names of copied tables are added.
+    """
     candidates = [
         table for table in read_schema(donor.path).tables if table.name.casefold() not in used_names and table.columns
     ]
@@ -84,6 +88,7 @@ def _copy_from(
 def _copy_tables(
     connection: sqlite3.Connection, db_id: str, donor: Donor, chosen: Sequence[Table], rows: int
 ) -> list[Change]:
+    """Copy tables of the attached database `donor`; a table that fails is rolled back and skipped."""
     changes = []
     names = {table.name for table in chosen}
     for table in chosen:
@@ -109,7 +114,7 @@ def _copy_tables(
 
 
 def _create(table: Table, tables: set[str]) -> str:
-    """Return the CREATE TABLE statement, with foreign keys to `tables` only."""
+    """Return the CREATE TABLE statement of a copied table, with foreign keys to the tables in `tables` only."""
     lines = [
         f"{quote_name(column.name)} {column.type}".rstrip() + (" NOT NULL" if column.not_null else "")
         for column in table.columns

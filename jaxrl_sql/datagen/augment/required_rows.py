@@ -1,8 +1,9 @@
-"""Derive a witness from a query: the rows that it needs to return a row, as tables and conditions on their columns.
+"""Derive the rows that a query needs to return a row, as tables and conditions on their columns.
 
-Each table of each SELECT that must hold something contributes one row. Columns that the query equates share a value,
-which literals constrain. `branch` selects one of several alternatives (OR, IN, UNION). Unsupported constructs are
-ignored, because the caller checks the result by running the query.
+In `SELECT a.x FROM a JOIN b ON a.id = b.a WHERE b.y > 3`, these are one row of `a` and one of `b`, with a.id = b.a and
+b.y > 3. Each table of each SELECT that must return something contributes one row. Columns that the query equates share
+a value, which its literals constrain. Unsupported constructs are ignored, because the caller checks the result by
+running the query.
 """
 
 from __future__ import annotations
@@ -18,27 +19,30 @@ from jaxrl_sql.text2sql.env.parse import parse_query, tables_of
 from jaxrl_sql.text2sql.schema.read import Schema, Table
 
 RequiredCell = tuple[int, str]
-"""A row of the witness, by its index, and the name of a column in lower case."""
+"""A value of a required row: the index of the row in `RequiredRows.rows`, and the column's name in lower case."""
 Scalar = Callable[[str], Any]
-"""Runs a scalar subquery and returns its value, or None if it has none."""
+"""Runs a scalar subquery on the database and returns its value; None if it returns no row, or NULL."""
 
+# The operator after both sides of a comparison are swapped.
 _FLIPPED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 _SIGNS: dict[type[exp.Expression], str] = {
     exp.EQ: "=", exp.NEQ: "!=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=", exp.Is: "is",
     exp.NullSafeEQ: "=", exp.Like: "like", exp.Glob: "like",
 }  # fmt: skip
-# Functions that are ignored around a column, because they mostly return the same text.
-_CLEAR = (exp.Paren, exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Abs, exp.Round)
+# Functions that are ignored around a column, because for most values they change nothing that matters here.
+_IGNORED_FUNCTIONS = (exp.Paren, exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Abs, exp.Round)
 _AGGREGATES = (exp.Avg, exp.Sum, exp.Max, exp.Min)
-_MAX_COPIES = 50
+_MAX_COPIES = 50  # larger numbers of required rows are ignored
 
 
 @dataclass
 class RequiredRows:
-    """A witness: the tables of its rows, conditions (cell, operator, value), and equal cells as a union-find forest.
+    """The rows that a query needs: `rows` has the table of each.
 
-    In addition to comparisons the operators are `like`, `null`, `known` (not NULL), and `new` (not an existing value).
-    `copies` is the number of rows that a group, or a LIMIT with an offset, needs.
+    `conditions` are (cell, operator, value); operators other than comparisons are `like`, `null` (is NULL), `known` (is
+    not NULL), and `new` (is not an existing value of the column). `equal` has the cells of equal value as a union-find
+    forest: each maps to another cell of its set, up to the root, which maps to itself. `copies` is how many such rows a
+    group (HAVING COUNT) or an OFFSET needs.
     """
 
     rows: list[Table] = field(default_factory=list)
@@ -47,14 +51,18 @@ class RequiredRows:
     copies: int = 1
 
     def root(self, cell: RequiredCell) -> RequiredCell:
-        """Return the representative of the cells that are equal to this one."""
+        """Return the root of the cells that are equal to this one, and add it to `equal` if it is new."""
         while (parent := self.equal.setdefault(cell, cell)) != cell:
             cell = parent
         return cell
 
 
 def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0) -> RequiredRows | None:
-    """Return the rows that a query needs; None if it does not parse or reads no table."""
+    """Return the rows that a query needs; None if it does not parse or reads no table.
+
+    `branch` chooses between alternatives: 0 the first side of each OR and UNION and the first value of each IN list, 1
+    the second. `scalar` runs scalar subqueries, whose values then are like literals.
+    """
     tree = parse_query(sql)
     if not isinstance(tree, exp.Query):
         return None
@@ -65,22 +73,32 @@ def read_required_rows(sql: str, schema: Schema, scalar: Scalar, branch: int = 0
 
 @dataclass
 class _Scope:
-    """The names visible in a SELECT: rows of the witness, and columns of inner queries."""
+    """The names visible in a SELECT.
+
+    `rows` has the index of the required row by the alias of its table, `inner` the cells of the result columns by the
+    alias of an inner query.
+    """
 
     rows: dict[str, int] = field(default_factory=dict)
     inner: dict[str, Mapping[str, RequiredCell | None]] = field(default_factory=dict)
 
 
 class _RequirementReader:
+    """Reads a query and collects the rows that it needs in `required`."""
+
     def __init__(self, schema: Schema, scalar: Scalar, branch: int) -> None:
         self.tables = {table.name.lower(): table for table in schema.tables}
         self.scalar, self.branch = scalar, branch
         self.required = RequiredRows()
         self.ctes: dict[str, exp.Expression] = {}
+        # The CTEs that are being read, by `id`, because a recursive one contains itself.
         self.opened: set[int] = set()
 
     def query(self, tree: exp.Expression, outer: list[_Scope]) -> dict[str, RequiredCell | None]:
-        """Read a query and return the cells of its result columns, by name, in order."""
+        """Read a query and return the cells of its result columns, by name, in order; None for an expression.
+
+        `outer` are the scopes of the enclosing SELECTs, the innermost first.
+        """
         for cte in tree.find_all(exp.CTE):
             self.ctes[cte.alias.lower()] = cte.this
         if isinstance(tree, exp.Subquery):
@@ -95,22 +113,23 @@ class _RequirementReader:
         if isinstance(tree, exp.Intersect):
             left, right = self.query(tree.left, outer), self.query(tree.right, outer)
             for left_cell, right_cell in zip(left.values(), right.values(), strict=False):
-                self._join(left_cell, right_cell)
+                self._equate(left_cell, right_cell)
             return left
         return self._select(tree, outer) if isinstance(tree, exp.Select) else {}
 
     def _select(self, select: exp.Select, outer: list[_Scope]) -> dict[str, RequiredCell | None]:
+        """Read a SELECT: its tables, joins, conditions and OFFSET; return the cells of its result columns."""
         scope = _Scope()
         scopes = [scope, *outer]
         for expression in tables_of(select):
-            self._source(expression, scope, outer)
+            self._add_source(expression, scope, outer)
         for join in select.args.get("joins") or []:
             if on := join.args.get("on"):
                 self._add_condition(on, scopes)
             for using in join.args.get("using") or ():
-                joined = [row for row in scope.rows.values() if self._has(row, using.name)]
+                joined = [row for row in scope.rows.values() if self._has_column(row, using.name)]
                 for row in joined[1:]:
-                    self._join((joined[0], using.name.lower()), (row, using.name.lower()))
+                    self._equate((joined[0], using.name.lower()), (row, using.name.lower()))
         for part in ("where", "having"):
             if clause := select.args.get(part):
                 self._add_condition(clause.this, scopes)
@@ -125,7 +144,8 @@ class _RequirementReader:
             output_columns[(expression.alias_or_name or f"#{number}").lower()] = cell
         return output_columns
 
-    def _source(self, source: exp.Expression, scope: _Scope, outer: list[_Scope]) -> None:
+    def _add_source(self, source: exp.Expression, scope: _Scope, outer: list[_Scope]) -> None:
+        """Add a table or a subquery of a FROM clause to a scope, a table also to the required rows."""
         name = source.alias_or_name.lower()
         if isinstance(source, exp.Subquery):
             scope.inner[name] = self.query(source.this, outer)
@@ -140,26 +160,27 @@ class _RequirementReader:
                 scope.rows[name] = len(self.required.rows)
                 self.required.rows.append(table)
 
-    def _has(self, row: int, column: str) -> bool:
+    def _has_column(self, row: int, column: str) -> bool:
         return any(item.name.lower() == column.lower() for item in self.required.rows[row].columns)
 
     def _cell(self, node: exp.Expression | None, scopes: list[_Scope]) -> RequiredCell | None:
-        """Return the cell of a column, also inside functions that are ignored."""
-        while isinstance(node, _CLEAR):
+        """Return the cell of a column, also inside of ignored functions; None for other expressions."""
+        while isinstance(node, _IGNORED_FUNCTIONS):
             node = node.this
         if not isinstance(node, exp.Column):
             return None
         name, table = node.name.lower(), node.table.lower()
         for scope in scopes:
             for alias, row in scope.rows.items():
-                if table in ("", alias) and self._has(row, name):
+                if table in ("", alias) and self._has_column(row, name):
                     return row, name
             for alias, columns in scope.inner.items():
                 if table in ("", alias) and name in columns:
                     return columns[name]
         return None
 
-    def _join(self, cell: RequiredCell | None, other_cell: RequiredCell | None) -> None:
+    def _equate(self, cell: RequiredCell | None, other_cell: RequiredCell | None) -> None:
+        """Require that two cells have the same value."""
         if cell is not None and other_cell is not None:
             self.required.equal[self.required.root(other_cell)] = self.required.root(cell)
 
@@ -188,7 +209,7 @@ class _RequirementReader:
         cell = self._cell(node.this, scopes)
         if (query := node.args.get("query")) is not None:
             output_columns = list(self.query(query, scopes).values())
-            self._join(cell, output_columns[0] if output_columns else None)
+            self._equate(cell, output_columns[0] if output_columns else None)
         elif node.expressions:
             self._add_bound(cell, "=", _literal(node.expressions[min(self.branch, len(node.expressions) - 1)]))
 
@@ -206,6 +227,7 @@ class _RequirementReader:
                 self._add_bound(self._cell(node.this, scopes), "!=", _literal(expression))
 
     def _add_comparison(self, node: exp.Expression, sign: str, scopes: list[_Scope]) -> None:
+        """Add a comparison. Supported are a column with a literal, a column or a scalar subquery, and COUNT."""
         left, right = node.this, node.expression
         if sign == "is":
             if isinstance(right, exp.Null):
@@ -222,24 +244,25 @@ class _RequirementReader:
         if cell is None:
             return
         if isinstance(right, exp.Subquery):
-            self._scalar(cell, sign, right, scopes)
+            self._compare_with_scalar(cell, sign, right, scopes)
         elif other is not None:
             if sign == "=":
-                self._join(cell, other)
+                self._equate(cell, other)
         else:
             self._add_bound(cell, sign, _literal(right))
 
-    def _scalar(self, cell: RequiredCell, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
-        """Compare with the value of a scalar subquery; if it has no value yet, its rows are required too."""
+    def _compare_with_scalar(self, cell: RequiredCell, sign: str, query: exp.Subquery, scopes: list[_Scope]) -> None:
+        """Compare a cell with the value of a scalar subquery; if it has no value yet, its rows are required too."""
         value = self.scalar(query.this.sql("sqlite"))
         if value is not None:
             self._add_bound(cell, sign, value)
             return
         output_columns = list(self.query(query, scopes).values())
         if sign == "=":
-            self._join(cell, output_columns[0] if output_columns else None)
+            self._equate(cell, output_columns[0] if output_columns else None)
 
     def _add_count(self, sign: str, value: Any) -> None:
+        """Require several rows for a condition on COUNT."""
         if isinstance(value, int) and sign in (">", ">=", "="):
             self._require_copies(value + (sign == ">"))
 
@@ -253,7 +276,10 @@ class _RequirementReader:
 
 
 def _literal(node: exp.Expression | None) -> Any:
-    """Return the value of a literal, or None; like SQLite, read a double-quoted word as text if it is no column."""
+    """Return the value of a literal, or None.
+
+    A double-quoted word is read as text, as SQLite reads it if there is no such column.
+    """
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Neg):
@@ -273,7 +299,8 @@ def _literal(node: exp.Expression | None) -> Any:
 def value_for(conditions: Iterator[tuple[str, Any]]) -> tuple[str, Any]:
     """Choose a value that meets (operator, value) conditions.
 
-    Returns ("is", value), ("free", None) if any value will do, or ("none", None) if the conditions contradict.
+    Returns ("is", value), ("free", None) if the conditions do not determine a value, or ("none", None) if they
+    contradict each other. Conditions `!=`, `new` and `known` alone leave the value free.
     """
     by_sign: dict[str, list[Any]] = {}
     for sign, value in conditions:
@@ -286,6 +313,7 @@ def value_for(conditions: Iterator[tuple[str, Any]]) -> tuple[str, Any]:
             return "none", None
         chosen = equal[0]
     elif likes := by_sign.get("like"):
+        # The text of the pattern without wildcards matches it.
         chosen = "".join(str(pattern).replace("%", "").replace("*", "").replace("_", "a") for pattern in likes)
     elif bounds := [sign for sign in by_sign if sign in _FLIPPED]:
         chosen = _between(by_sign, bounds)
@@ -295,24 +323,29 @@ def value_for(conditions: Iterator[tuple[str, Any]]) -> tuple[str, Any]:
 
 
 def _between(by_sign: Mapping[str, list[Any]], bounds: list[str]) -> Any:
+    """Return a value between lower and upper bounds; `bounds` are the operators of the conditions that are bounds."""
     lows = [value for sign in bounds if sign[0] == ">" for value in by_sign[sign]]
     highs = [value for sign in bounds if sign[0] == "<" for value in by_sign[sign]]
-    numbers = all(isinstance(value, int | float) for value in (*lows, *highs))
+    are_numbers = all(isinstance(value, int | float) for value in (*lows, *highs))
     if lows and highs:
-        if not numbers:
+        if not are_numbers:
+            # A text with a space appended sorts directly after it, so usually below the upper bound.
             return max(map(str, lows)) if ">=" in bounds else f"{max(map(str, lows))} "
         least = max(value + (sign == ">") for sign in bounds if sign[0] == ">" for value in by_sign[sign])
         maximum = min(value - (sign == "<") for sign in bounds if sign[0] == "<" for value in by_sign[sign])
         if all(isinstance(value, int) for value in (least, maximum)) and least <= maximum:
             return (least + maximum) // 2
         return (max(lows) + min(highs)) / 2
-    if numbers:
+    if are_numbers:
         return max(lows) + 1 if lows else min(highs) - 1
-    return _later(max(map(str, lows)), 1) if lows else _later(min(map(str, highs)), -1)
+    return _shift_text(max(map(str, lows)), 1) if lows else _shift_text(min(map(str, highs)), -1)
 
 
-def _later(text: str, years: int) -> str:
-    """Return a text that sorts after (or before) another; a text that begins with a year gets another year."""
+def _shift_text(text: str, years: int) -> str:
+    """Return a text that sorts after another, or before it if `years` is negative.
+
+    If the text begins with a year, `years` is added to it, so that a date remains a date.
+    """
     if year := re.match(r"\d{4}", text):
         return f"{int(year[0]) + years:04}{text[4:]}"
     return f"{text}z" if years > 0 else text[:-1]

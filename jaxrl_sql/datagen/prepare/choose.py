@@ -1,4 +1,8 @@
-"""Select questions of a source by text, labels, ids, pass rates and golds, with a count per group."""
+"""Select questions of a source, a published or own question set of the configuration, with a count per group.
+
+Questions are selected by text, labels, ids, pass rates (how often a model answered them correctly), and golds (their
+reference queries).
+"""
 
 from __future__ import annotations
 
@@ -30,14 +34,17 @@ from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.question_sets.filters import by_gold, plain_words
 from jaxrl_sql.types import Example, InputError
 
-# Golds run in chunks; up to `_SPARE` candidates per requested question are kept, because some golds are unusable.
-_CHUNK, _SPARE = 256, 4
+# Golds run in chunks of this size.
+_CHUNK = 256
+# Candidates that are held per requested question, because some golds turn out to be unusable.
+_SPARE = 4
+# Without a requested count, all questions of a source are held in memory.
 _MAX_WITHOUT_COUNT = 500_000
 _NOT_CHOSEN = "not among those chosen"
 
 
 class SelectedQuestions(NamedTuple):
-    """The questions selected from a source, its format, the number omitted by reason, and notes."""
+    """The questions selected from a source, the name of its format, the number omitted by reason, and messages."""
 
     examples: list[Example]
     form: str
@@ -46,23 +53,24 @@ class SelectedQuestions(NamedTuple):
 
 
 def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scratch: Path) -> SelectedQuestions:
-    """Select questions of a source; databases that come as scripts are built in `scratch`.
+    """Select questions of the source with this name; databases that are published as scripts are built in `scratch`.
 
-    Raises InputError if the set cannot be loaded or no question is left.
+    The selection is random, but depends only on the seed and the ids. Raises InputError if the set cannot be loaded or
+    no question is left.
     """
     form, folder, split = locate_benchmark(Path(cfg.dir), cfg.split)
     notes: list[str] = []
     source, left_out = form.read(folder, split, notes), Counter[str]()
-    candidates = _matching(name, cfg, source.items if source.is_huge else mark_empty_ids(source.items), left_out)
+    candidates = _filter_by_settings(name, cfg, source.items if source.is_huge else mark_empty_ids(source.items), left_out)
     salt = f"prepare {seed}"
 
-    def order(item: PublishedQuestion) -> int:
+    def random_rank(item: PublishedQuestion) -> int:
         return rank(item.uid, salt)
 
     if cfg.subsample_every > 1:
         candidates = (item for item in candidates if rank(item.uid, "subsample") % cfg.subsample_every == 0)
-    strata = _group_candidates(cfg, candidates, order, left_out)
-    selected = _take_balanced(cfg, strata, _Usable(cfg, source, executor, scratch, left_out))
+    groups = _group_candidates(cfg, candidates, random_rank, left_out)
+    selected = _take_balanced(cfg, groups, _UsableFilter(cfg, source, executor, scratch, left_out))
     source.databases.add_notes(notes)
     if 0 < len(selected) < cfg.count:
         notes.append(
@@ -76,10 +84,10 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     return SelectedQuestions(selected, form.name, left_out, notes)
 
 
-def _matching(
+def _filter_by_settings(
     name: str, cfg: SourceConfig, items: Iterable[PublishedQuestion], left_out: Counter[str]
 ) -> Iterator[PublishedQuestion]:
-    """Yield the questions that pass the checks of text and labels, and count the others by reason."""
+    """Yield the questions that pass the checks of ids, text, labels and pass rates; count the others by reason."""
     ids = read_ids(cfg.include_ids) if cfg.include_ids else None
     rates = read_rates(Path(cfg.rates)) if cfg.rates else {}
     try:
@@ -107,37 +115,38 @@ def _matching(
 
 
 def _is_within(rate: tuple[int, int], low: float, high: float) -> bool:
+    """Return whether the pass rate (right, total) is between `low` and `high`, both inclusive."""
     right, total = rate
     return low * total - 1e-9 <= right <= high * total + 1e-9
 
 
 def read_rates(path: Path) -> dict[str, tuple[int, int]]:
-    """Read pass rates that `data filter` wrote, id -> (right, of); raises InputError for any other line.
+    """Read the pass rates that `data filter` wrote: by id, (number of right answers, number of scored answers).
 
-    A question without scored answers (`of` is 0) has no rate. The last line of an id counts.
+    A question without scored answers has no rate. The last line of an id counts. Raises InputError for any other line.
     """
     rates = {}
     for number, record in records(path):
-        uid, right, of = text(record.get("id")), record.get("right"), record.get("of")
-        if not uid or not isinstance(right, int) or not isinstance(of, int) or not 0 <= right <= of:
+        uid, right, total = text(record.get("id")), record.get("right"), record.get("of")
+        if not uid or not isinstance(right, int) or not isinstance(total, int) or not 0 <= right <= total:
             if "settings" in record:  # the first line of data filter's journal
                 continue
             raise InputError(f"{path}:{number}: a rate has an id, right and of, not {json.dumps(record)[:80]}")
-        if of:
-            rates[uid] = (right, of)
+        if total:
+            rates[uid] = (right, total)
     return rates
 
 
 def _group_candidates(
     cfg: SourceConfig,
     items: Iterable[PublishedQuestion],
-    order: Callable[[PublishedQuestion], int],
+    random_rank: Callable[[PublishedQuestion], int],
     left_out: Counter[str],
 ) -> dict[str, list[PublishedQuestion]]:
-    """Return the candidates by group (a label of `balance`, or one group), in the order of selection.
+    """Return the candidates by group, in the order of selection; the setting `balance` names the label that groups.
 
-    Without a count that is the order of the file. Otherwise it is `order`, and at most `_SPARE` times the count are
-    kept per group; the others are counted as omitted.
+    Without a requested count that is the order of the file. Otherwise it is the order of `random_rank`, and each group
+    holds at most `_SPARE` times the count plus a chunk; the others are counted as omitted.
     """
     labels: Mapping[str, Callable[[PublishedQuestion], str]] = {
         "none": lambda _: "",
@@ -146,24 +155,28 @@ def _group_candidates(
         "database": lambda item: item.db_id or item.db_path,
     }
     label_of, capacity = labels[cfg.balance], _SPARE * cfg.count + _CHUNK if cfg.count else 0
-    strata: dict[str, list[tuple[int, int, PublishedQuestion]]] = {}
+    # A heap per group, whose first entry has the highest rank. Keys are negated, because heapq's heaps are min-heaps.
+    groups: dict[str, list[tuple[int, int, PublishedQuestion]]] = {}
     for number, item in enumerate(items):
         if not capacity and number >= _MAX_WITHOUT_COUNT:
             raise InputError(
                 f"more than {_MAX_WITHOUT_COUNT:,} questions do not fit in memory: set the count of {cfg.dir}"
             )
-        heap = strata.setdefault(label_of(item), [])
-        entry = (-order(item) if capacity else 0, -number, item)
+        heap = groups.setdefault(label_of(item), [])
+        entry = (-random_rank(item) if capacity else 0, -number, item)
         if not capacity or len(heap) < capacity:
             heapq.heappush(heap, entry)
         else:
             heapq.heappushpop(heap, entry)
             left_out[_NOT_CHOSEN] += 1
-    return {name: [item for _, _, item in sorted(heap, reverse=True)] for name, heap in sorted(strata.items())}
+    return {name: [item for _, _, item in sorted(heap, reverse=True)] for name, heap in sorted(groups.items())}
 
 
-class _Usable:
-    """Filters candidates to usable questions, a chunk at a time."""
+class _UsableFilter:
+    """Filters candidates to usable questions: those with a database and, if `run_golds` is set, a gold that runs.
+
+    `left_out` counts the others by reason.
+    """
 
     def __init__(
         self, cfg: SourceConfig, source: LoadedQuestions, executor: SqlExecutor, scratch: Path, left_out: Counter[str]
@@ -172,7 +185,7 @@ class _Usable:
         self.limits = FilterSettings(max_gold_steps=cfg.max_gold_steps, empty_gold=cfg.empty_gold)
 
     def __call__(self, items: Iterable[PublishedQuestion]) -> Iterator[Example]:
-        """Yield the usable questions in order; golds run one chunk at a time."""
+        """Yield the usable questions in order, reading one chunk of `items` at a time."""
         rest = iter(items)
         while chunk := list(islice(rest, _CHUNK)):
             examples = [example for item in chunk if (example := self._example(item))]
@@ -182,6 +195,7 @@ class _Usable:
             yield from examples
 
     def _example(self, item: PublishedQuestion) -> Example | None:
+        """Return the question as an example, or None and count the reason; builds a database that is a script."""
         if item.script:
             path = self.scratch / item.db_id / f"{item.db_id}.sqlite"
             item = item._replace(error=make_database(path, item.script), db_path=str(path), script="")
@@ -191,34 +205,40 @@ class _Usable:
         if not error and item.more.get("gold_tables"):
             error = "its gold is a table, not SQL"
         if error:
+            # Names of databases are removed from reasons, so that equal reasons are counted together.
             self.left_out[re.sub(r"(no database|database) \S+", r"\1", error)] += 1
             return None
         return example_of(item, self.source.databases)
 
 
-def _take_balanced(cfg: SourceConfig, strata: Mapping[str, list[PublishedQuestion]], usable: _Usable) -> list[Example]:
-    """Take an equal number of each group; larger groups compensate for small ones."""
+def _take_balanced(
+    cfg: SourceConfig, groups: Mapping[str, list[PublishedQuestion]], usable: _UsableFilter
+) -> list[Example]:
+    """Take an equal number of each group, `cfg.count` in all (0: all); larger groups compensate for small ones."""
     if not cfg.count:
-        return [example for items in strata.values() for example in usable(items)]
-    streams = {name: usable(items) for name, items in strata.items()}
+        return [example for items in groups.values() for example in usable(items)]
+    streams = {name: usable(items) for name, items in groups.items()}
     selected: list[Example] = []
-    before = usable.left_out.total()
+    num_left_out_before = usable.left_out.total()
     while streams and len(selected) < cfg.count:
-        share, more = divmod(cfg.count - len(selected), len(streams))
+        share, remainder = divmod(cfg.count - len(selected), len(streams))
         for number, name in enumerate(list(streams)):
-            quota = share + (number < more)
+            quota = share + (number < remainder)
             batch = list(islice(streams[name], quota))
             selected += batch
             if len(batch) < quota:
                 del streams[name]
-    faulty = usable.left_out.total() - before
-    if num_unused := sum(map(len, strata.values())) - len(selected) - faulty:
+    num_unusable = usable.left_out.total() - num_left_out_before
+    if num_unused := sum(map(len, groups.values())) - len(selected) - num_unusable:
         usable.left_out[_NOT_CHOSEN] += num_unused
     return selected
 
 
 def without_repeats(sources: Mapping[str, list[Example]]) -> tuple[dict[str, list[Example]], int]:
-    """Remove questions repeated on the same database; return the others by source, and the number removed."""
+    """Remove questions with the same words on the same database; return the others by source, and the number removed.
+
+    The first of them stays, in the order of the sources.
+    """
     seen: set[tuple[str, str]] = set()
     unique: dict[str, list[Example]] = {}
     for name, examples in sources.items():

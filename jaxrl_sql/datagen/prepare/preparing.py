@@ -1,4 +1,8 @@
-"""Prepare training data: select, merge and split sets, and write plain folders with a manifest."""
+"""Prepare training data: select questions of the configured sources, merge and split them, and write them.
+
+Each split is a folder in the plain format (`questions.jsonl`, `databases/`). The manifest has the settings, and counts
+and hashes of sources and splits.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,10 @@ from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.files.shares import one_in, rank
 from jaxrl_sql.types import Example, InputError
 
-MANIFEST, SCRATCH = "manifest.json", RESERVED[2]
-_BLOCK = 1 << 20
+MANIFEST = "manifest.json"
+SCRATCH = RESERVED[2]
+"""The folder of databases that are built from scripts; it is removed at the end."""
+_BLOCK_BYTES = 1 << 20
 
 
 def prepare(cfg: PrepareConfig) -> list[str]:
@@ -51,6 +57,7 @@ def prepare(cfg: PrepareConfig) -> list[str]:
     train, validation = split_off(merged, cfg.validation, cfg.seed)
     surplus = max(0, len(train) - cfg.count) if cfg.count else 0
     if surplus:
+        # `rank` is a hash of the id, so these are random questions.
         lowest = sorted(train, key=lambda example: rank(example.uid, f"train {cfg.seed}"))[: cfg.count]
         ids = {example.uid for example in lowest}
         train = [example for example in train if example.uid in ids]
@@ -60,6 +67,7 @@ def prepare(cfg: PrepareConfig) -> list[str]:
     digests |= {path: _digest(Path(path)) for path in paths}
     for name, examples in splits.items():
         write_split(out / name, examples, cfg.link)
+    # The ids of random subsets: one question in `n`.
     for n in cfg.subsets:
         subset = one_in(train, n)
         write_lines(out / f"train_1_{n}.jsonl", [{"id": example.uid} for example in train if example.uid in subset])
@@ -75,7 +83,7 @@ def prepare(cfg: PrepareConfig) -> list[str]:
 
 
 def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
-    """Create the folder; raises InputError if it holds files that this command did not write."""
+    """Create the output folder and remove an earlier result; raises InputError if it holds other files."""
     others = [path.name for path in out.iterdir()] if out.is_dir() else []
     if others and MANIFEST not in others and set(others) != {SCRATCH}:
         raise InputError(f"{out} holds {min(others)} and no {MANIFEST}: choose an empty folder")
@@ -85,6 +93,7 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for old in out.glob("train_1_*.jsonl"):
             old.unlink()
+        # A later run recognizes the folder by this file, also if this run is interrupted.
         (out / MANIFEST).write_text('{"unfinished": true}\n', encoding="utf-8")
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from error
@@ -93,7 +102,8 @@ def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
 def load_eval_set(name: str, cfg: EvalSetConfig) -> Benchmark:
     """Load an evaluation set.
 
-    Raises InputError if it cannot be loaded or has no plain form: golds that are tables, two databases of one name.
+    Raises InputError if it cannot be loaded, or cannot be written in the plain format: its golds are result tables
+    instead of SQL, or two of its databases have one name.
     """
     split = load_split(cfg.dir, cfg.split)
     if tables := sum(bool(example.gold_tables) for example in split.examples):
@@ -105,8 +115,10 @@ def load_eval_set(name: str, cfg: EvalSetConfig) -> Benchmark:
 def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests: Mapping[str, str]) -> list[Example]:
     """Merge the questions of all sources; with several sources, ids start with the source's name.
 
-    Raises InputError if two databases of different content have one name.
+    `digests` has the hash of each database by its path. A database of several sources is written once. Raises
+    InputError if two databases of different content have one name.
     """
+    # (source, digest, path) of the first database of each name
     owners: dict[str, tuple[str, str, str]] = {}
     merged = []
     for name, examples in sources.items():
@@ -126,12 +138,16 @@ def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests:
 
 
 def write_split(folder: Path, examples: Sequence[Example], is_linked: bool) -> None:
-    """Write a split in the plain format, with copies of (or links to) its databases, and their descriptions."""
+    """Write a split in the plain format, with its databases and their descriptions.
+
+    With `is_linked`, databases are links to the originals instead of copies.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "questions.jsonl", [plain_record(example) for example in examples])
     databases = {example.db_id: Path(example.db_path) for example in examples}
     for db_id, path in databases.items():
         target = folder / "databases" / db_id / f"{db_id}.sqlite"
+        # Databases built from scripts are copied always, because their folder is removed.
         is_scratch = SCRATCH in path.parts and path.parents[3] == folder.parent
         copy_database(path, target, is_linked and not is_scratch)
         copy_descriptions(path, target)
@@ -182,7 +198,7 @@ def _digest(path: Path) -> str:
     """Return the SHA-256 of a database file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
 

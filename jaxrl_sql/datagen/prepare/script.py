@@ -1,4 +1,4 @@
-"""Build a database from an untrusted script of CREATE and INSERT statements, as Gretel publishes them."""
+"""Build a SQLite database from an untrusted script of CREATE and INSERT statements, as Gretel's data set has them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from jaxrl_sql.text2sql.benchmarks.files import statements
 
 # Scripts must not access other files, settings or modules.
 _DENIED = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_CREATE_VTABLE}
-_MAX_STEPS = 50_000_000
-_STEP = 10_000
+# Limit of SQLite instructions per script, which is checked after every `_INSTRUCTIONS_PER_CHECK`.
+_MAX_INSTRUCTIONS = 50_000_000
+_INSTRUCTIONS_PER_CHECK = 10_000
 
 
 def make_database(path: Path, script: str) -> str:
     """Build a database from a script, replacing an existing file; return the error, or ""."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    remaining = _MAX_STEPS // _STEP
+    remaining_checks = _MAX_INSTRUCTIONS // _INSTRUCTIONS_PER_CHECK
 
     def is_over() -> bool:
-        nonlocal remaining
-        remaining -= 1
-        return remaining < 0
+        nonlocal remaining_checks
+        remaining_checks -= 1
+        return remaining_checks < 0
 
-    def authorize(action: int, _first: str | None, second: str | None, *_: str | None) -> int:
-        is_loading = action == sqlite3.SQLITE_FUNCTION and second in ("load_extension", "readfile", "writefile")
+    def authorize(action: int, _first: str | None, function: str | None, *_: str | None) -> int:
+        is_loading = action == sqlite3.SQLITE_FUNCTION and function in ("load_extension", "readfile", "writefile")
         return sqlite3.SQLITE_DENY if action in _DENIED or is_loading else sqlite3.SQLITE_OK
 
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.set_authorizer(authorize)
-        connection.set_progress_handler(is_over, _STEP)
+        connection.set_progress_handler(is_over, _INSTRUCTIONS_PER_CHECK)
         try:
             connection.execute("BEGIN")
             for statement in statements(script):

@@ -1,4 +1,4 @@
-"""Split off validation questions by whole databases that add up to a given number of questions."""
+"""Split off a validation set of whole databases, whose numbers of questions add up to a requested number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _TOLERANCE = 0.05
 def split_off(examples: Sequence[Example], cfg: ValidationSplit, seed: int) -> tuple[list[Example], list[Example]]:
     """Return (training, validation) questions in order, without a common database.
 
-    The choice of databases depends on their names and the seed. Raises InputError if no choice adds up.
+    The databases are chosen at random, by their names and the seed. Raises InputError if no choice has the requested
+    number of questions, within 5 %.
     """
     if not cfg.questions:
         return list(examples), []
@@ -39,29 +40,30 @@ def split_off(examples: Sequence[Example], cfg: ValidationSplit, seed: int) -> t
     return training, [example for example in examples if example.db_id in chosen]
 
 
-def pick(counts: Sequence[int], total: int, many: int = 0) -> list[int]:
-    """Return indices of `many` counts (0: any number) whose sum is nearest to `total`; [] if no sum is near.
+def pick(counts: Sequence[int], total: int, num_picked: int = 0) -> list[int]:
+    """Return indices of `num_picked` counts (0: any number) whose sum is nearest to `total`; [] if no sum is near.
 
-    Uses bit sets: bit s of `reach[i][k]` is set if k of the first i counts can have the sum s.
+    Subset sum by dynamic programming on bit sets: bit s of `reach[i][k]` is set if k of the first i counts can have the
+    sum s. For any number of counts, only k = 0 is used, for all numbers together. Sums above 1.25 `total` are ignored.
     """
     limit = total + max(1, total // 4)
     mask = (1 << (limit + 1)) - 1
-    reach = [[1] + [0] * many]
+    reach = [[1] + [0] * num_picked]
     for count in counts:
         last = reach[-1]
-        if many:
-            reach.append([1, *(last[k] | (last[k - 1] << count) & mask for k in range(1, many + 1))])
+        if num_picked:
+            reach.append([1, *(last[k] | (last[k - 1] << count) & mask for k in range(1, num_picked + 1))])
         else:
             reach.append([last[0] | (last[0] << count) & mask])
-    sums = reach[-1][many]
+    sums = reach[-1][num_picked]
     near = [s for s in sorted(range(1, limit + 1), key=lambda s: abs(s - total)) if sums >> s & 1]
     if not near:
         return []
-    remaining, k, chosen = near[0], many, []
+    remaining, k, chosen = near[0], num_picked, []
     for i in range(len(counts), 0, -1):
         if reach[i - 1][k] >> remaining & 1:
             continue  # reachable without this count
         chosen.append(i - 1)
         remaining -= counts[i - 1]
-        k -= 1 if many else 0
+        k -= 1 if num_picked else 0
     return chosen[::-1]

@@ -1,10 +1,12 @@
 """Generate text-to-SQL data from a seed: databases, questions with gold SQL, and a small tokenizer.
 
-Domains (`domains_*.py`, parsed by `notation`) describe spaces of databases; `databases` generates a database of a
-domain. `templates` holds the wordings and SQL of questions, which `question_builder` fills; `questions` keeps those
-with an informative gold. `extra_columns` adds demonstrations with an extra column to some of them. `tokenizer` trains
-the BPE on the training split, and `dataset` writes everything in the layout of the benchmarks. `user_databases`
-generates questions about a user's SQLite files, read by `read_database`, with the same templates.
+A domain (`domains_*.py`, parsed by `notation`) is a subject such as retail, with alternative names for its tables and
+columns; `databases` generates a database of a domain. `templates` holds the wordings and SQL of questions, which
+`question_builder` fills; `grammar` is another source of questions. `questions` keeps those whose gold (the reference
+query) has an informative result. `extra_columns` adds to some of them a demonstration: another query that supervised
+training shows instead of the gold. `tokenizer` trains the BPE on the training split, and `dataset` writes everything in
+the layout of the benchmarks. `user_databases` generates questions about a user's SQLite files, read by `read_database`,
+with the same templates.
 """
 
 from __future__ import annotations

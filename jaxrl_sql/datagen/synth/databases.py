@@ -1,8 +1,9 @@
 """Generate databases from domains: names first, then rows.
 
-Every database of a domain has its own subset of the columns, a name per role, singular or plural table names, and one
-of two key styles (`id` or `customer_id`). A share of the training databases is decorated: general words are joined to
-their names, so that a policy cannot memorize names and must copy them from the schema.
+A role is a table or column of a domain, with several names. Every database of a domain has its own subset of the column
+roles, one name per role, singular or plural table names, and one of two key styles (`id` or `customer_id`). A share of
+the training databases is decorated: general words are joined to their names (`harbor_price`), so that a policy cannot
+memorize names and must copy them from the schema.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ AVOIDED = RESERVED | frozenset(
 
 
 def _pick(rng: random.Random, names: Sequence[str], used: set[str]) -> str:
-    """Choose a name that is neither avoided nor used, and mark it used."""
+    """Choose a name that is neither avoided nor used, and mark it as used; if all are, append a suffix to the first."""
     unused = [name for name in names if name not in used and name not in AVOIDED]
     if not unused:
         unused = [f"{names[0]}_{suffix}" for suffix in ("name", "value", "info") if f"{names[0]}_{suffix}" not in used]
@@ -53,6 +54,7 @@ def _decoration(rng: random.Random) -> str:
 
 
 def _decorate(rng: random.Random, name: str) -> str:
+    """Return a decorated name; one in four keeps nothing of the original name."""
     pattern = rng.random()
     if pattern < 0.55:
         return f"{_decoration(rng)}_{name}"
@@ -76,7 +78,7 @@ def _choose_columns(rng: random.Random, spec: TableSpec) -> list[ColumnSpec]:
 def _name_column(
     rng: random.Random, spec: ColumnSpec, used: set[str], is_decorated: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return a column's name and synonyms."""
+    """Choose and return a column's name, and its synonyms in words; a decorated name has no synonyms."""
     name = _pick(rng, spec.names, used)
     # The names of a bool make different claims (is_remote, is_manager), so they are not synonyms.
     synonyms = () if spec.kind == "bool" else tuple(other for other in spec.names if other != name)
@@ -90,12 +92,13 @@ def _name_column(
 
 
 def _power_law_weights(rng: random.Random, count: int) -> list[float]:
-    """Return weights that decay as a random power of the rank."""
+    """Return `count` weights that decay as a random power of the rank, so that few values are frequent."""
     power = rng.uniform(0.3, 1.3)
     return [1.0 / (rank + 1) ** power for rank in range(count)]
 
 
 def _numbers(rng: random.Random, spec: ColumnSpec, rows: int) -> list[Value]:
+    """Return numbers in a column's range, uniform or with more low than high ones; large integers are round (4,300)."""
     low, high = float(spec.args[0]), float(spec.args[1])
     power = rng.choice((1.0, 1.5, 2.2))
     raw = [low + (high - low) * rng.random() ** power for _ in range(rows)]
@@ -126,7 +129,7 @@ def _make_distinct_values(rng: random.Random, pool: str, rows: int) -> list[Valu
 
 
 def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
-    """Fill a text column; the values of a label (`plain` or `numbered`) are distinct."""
+    """Return the values of a text column; `label` is as in `_values`."""
     pool = spec.args[0]
     if label == "numbered":
         return _make_distinct_values(rng, pool, rows)
@@ -138,13 +141,18 @@ def _texts(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[
                 break
         return list(values)
     if pool in ("city", "country", "district", "company", "person", "place"):
+        # Places and people repeat across rows.
         few = [text_value(rng, pool) for _ in range(rng.randint(6, 40))]
         return list(rng.choices(few, _power_law_weights(rng, len(few)), k=rows))
     return [text_value(rng, pool) for _ in range(rows)]
 
 
 def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list[Value]:
-    """Fill a column; a `plain` label is shorter than `rows` when its pool is too small."""
+    """Return `rows` values of a column.
+
+    `label` is "" unless the column is the label, which names the rows and whose values are distinct. A `plain` label
+    returns fewer values if its pool is too small; a `numbered` one repeats values with a number (`Ada Cohen 2`).
+    """
     values: list[Value]
     if spec.kind == "text":
         values = _texts(rng, spec, rows, label)
@@ -167,7 +175,7 @@ def _values(rng: random.Random, spec: ColumnSpec, rows: int, label: str) -> list
 
 
 def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple[Value, ...]:
-    """Return a parent per row, unevenly distributed; about one parent in ten has no child."""
+    """Return the key of a parent for each of `rows` rows, unevenly distributed; about 10 % of parents have no child."""
     keys = list(parent.key.values)
     rng.shuffle(keys)
     keys = keys[: max(2, round(len(keys) * rng.uniform(0.82, 0.96)))]
@@ -175,7 +183,11 @@ def _parent_keys(rng: random.Random, parent: AnnotatedTable, rows: int) -> tuple
 
 
 class Style(NamedTuple):
-    """The style of names and values of a database; `label` is `plain`, or `numbered` to allow more rows."""
+    """The style of names and values of a database.
+
+    With `has_long_keys` a key is `customer_id`, else `id`. `label` is `plain`, or `numbered` to allow more rows than
+    there are names (`_values`).
+    """
 
     domain: str
     has_plurals: bool
@@ -191,6 +203,7 @@ def _reference_name(parent: AnnotatedTable) -> str:
 def _generate_table(
     rng: random.Random, spec: TableSpec, singular: str, parents: dict[str, AnnotatedTable], style: Style, rows: int
 ) -> AnnotatedTable:
+    """Generate a table of about `rows` rows with the name `singular`; `parents` are the tables so far, by role."""
     base = _decorate(rng, singular) if style.is_decorated and rng.random() < 0.4 else singular
     name = plural(base) if style.has_plurals or base in AVOIDED else base
     key_name = f"{base}_id" if style.has_long_keys else "id"
@@ -230,6 +243,7 @@ def generate_database(
     style = Style(
         domain.name, rng.random() < 0.75, rng.random() < 0.4, is_decorated, "numbered" if mean_rows else "plain"
     )
+    # Rows of the whole database, before the random factors of the tables.
     target: float = rng.randint(1300, 2700)
     if mean_rows:
         target *= mean_rows * len(domain.tables) / 2000

@@ -45,6 +45,8 @@ from jaxrl_sql.types import InputError, Tokenizer
 
 # Number of questions tokenized at once.
 _CHUNK = 1024
+# How often each schema is in the training texts of the tokenizer, because every prompt contains its schema.
+_SCHEMA_COPIES = 8
 # Counts in `synth.json`, in addition to spec and version.
 _COUNTED = ("questions", "databases", "grades", "tokens")
 
@@ -78,15 +80,16 @@ def _check_choices(spec: SynthSpec) -> None:
 
 
 def _plan(spec: SynthSpec, split: str) -> Iterator[tuple[str, Domain, bool]]:
-    """Yield (db_id, domain, is decorated) of every database of a split; domains take turns."""
+    """Yield (db_id, domain, is_decorated) of every database of a split; domains take turns."""
     sizes = {"train": spec.train_dbs, "dev": spec.dev_dbs, "dev_unseen": spec.unseen_dbs}
     domains = UNSEEN_DOMAINS if split == "dev_unseen" else SEEN_DOMAINS
+    # The databases of `dev` continue the turns where the training databases stopped.
     offset = spec.train_dbs if split == "dev" else 0
     for index in range(sizes[split]):
         domain = domains[(index + offset) % len(domains)]
-        # The carry of the share's multiples spreads decorated databases evenly.
-        carry = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
-        is_decorated = split == "train" and carry and spec.style == "templates"
+        # True for the share of all indices, evenly spread: where the share's multiple reaches the next integer.
+        is_selected = int((index + 1) * spec.decorated_share) > int(index * spec.decorated_share)
+        is_decorated = split == "train" and is_selected and spec.style == "templates"
         yield f"{domain.name}_{split}_{index:03d}", domain, is_decorated
 
 
@@ -115,21 +118,21 @@ def _generate_split(out: Path, spec: SynthSpec, split: str) -> Iterator[tuple[Sy
 
 @dataclasses.dataclass
 class _SplitStats:
-    """Summary of a split: (schema as text, number of questions) per database, and questions by difficulty."""
+    """Summary of a split: (schema as text, number of questions) per database, and the questions by difficulty."""
 
     schemas: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     grades: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
 def _write_split(out: Path, spec: SynthSpec, split: str, advance: Callable[[], None]) -> _SplitStats:
-    """Generate a split and write it database by database; `advance` is called after each."""
-    tally = _SplitStats()
+    """Generate a split and write it database by database; `advance` is called after each database."""
+    stats = _SplitStats()
     (out / split).mkdir()
     with (out / split / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
         for database, questions in _generate_split(out, spec, split):
-            tally.schemas.append((compact(database.schema), len(questions)))
+            stats.schemas.append((compact(database.schema), len(questions)))
             for index, question in enumerate(questions):
-                tally.grades[question.template_difficulty] += 1
+                stats.grades[question.template_difficulty] += 1
                 line = {
                     "id": f"{database.db_id}_{index:03d}",
                     "db_id": database.db_id,
@@ -147,7 +150,7 @@ def _write_split(out: Path, spec: SynthSpec, split: str, advance: Callable[[], N
                     line["reasoning"] = reason(question.demonstration or question.sql)
                 stream.write(json.dumps(line, ensure_ascii=False) + "\n")
             advance()
-    return tally
+    return stats
 
 
 def _read_questions(path: Path) -> Iterator[tuple[str, str]]:
@@ -158,24 +161,25 @@ def _read_questions(path: Path) -> Iterator[tuple[str, str]]:
             yield line["question"], line["sql"]
 
 
-def _texts(out: Path, tally: _SplitStats) -> Iterator[str]:
-    questions_read = _read_questions(out / "train/questions.jsonl")
-    for schema, questions in tally.schemas:
-        yield from (schema for _ in range(8))
-        for question, sql in itertools.islice(questions_read, questions):
+def _tokenizer_texts(out: Path, stats: _SplitStats) -> Iterator[str]:
+    """Yield the texts that the tokenizer is trained on: schemas, questions and SQL of the training split."""
+    pairs = _read_questions(out / "train/questions.jsonl")
+    for schema, num_questions in stats.schemas:
+        yield from (schema for _ in range(_SCHEMA_COPIES))
+        for question, sql in itertools.islice(pairs, num_questions):
             yield question
             yield sql
 
 
-def _lengths(tokenizer: Tokenizer, path: Path, tally: _SplitStats) -> dict[str, float]:
-    """Return the mean and the maximum number of tokens of schemas, questions and SQL."""
+def _lengths(tokenizer: Tokenizer, path: Path, stats: _SplitStats) -> dict[str, float]:
+    """Return the mean and the maximum number of tokens of schemas, questions and SQL, such as `sql_mean`."""
     sizes: dict[str, list[int]] = {"schema": [], "question": [], "sql": []}
 
     def measure(names: Sequence[str], texts: Sequence[str]) -> None:
         for name, ids in zip(itertools.cycle(names), tokenizer(texts)["input_ids"], strict=False):
             sizes[name].append(len(ids))
 
-    measure(("schema",), [schema for schema, _ in tally.schemas])
+    measure(("schema",), [schema for schema, _ in stats.schemas])
     pairs = _read_questions(path)
     while chunk := [text for pair in itertools.islice(pairs, _CHUNK) for text in pair]:
         measure(("question", "sql"), chunk)
@@ -192,11 +196,11 @@ def find_generated(out: Path, spec: SynthSpec) -> SynthReport | None:
         return None
     if not (out / "synth.json").exists():
         raise InputError(f"synth: {out} is not empty and holds no synth.json; choose another folder")
-    wanted = {**spec.record(), "version": VERSION}
+    expected = {**spec.record(), "version": VERSION}
     try:
         record = json.loads((out / "synth.json").read_text(encoding="utf-8"))
-        there = {**record["spec"], "version": record["version"]}
-        differ = [f"{name}={there[name]}, not {value}" for name, value in wanted.items() if there[name] != value]
+        present = {**record["spec"], "version": record["version"]}
+        differ = [f"{name}={present[name]}, not {value}" for name, value in expected.items() if present[name] != value]
         questions, databases, grades, tokens = (record[name] for name in _COUNTED)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
@@ -210,7 +214,7 @@ def find_generated(out: Path, spec: SynthSpec) -> SynthReport | None:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, so that only one process generates data there."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -232,37 +236,39 @@ def generate(out: Path, spec: SynthSpec, on_progress: ProgressCallback = lambda 
     if report := find_generated(out, spec):
         return report
     target = out.resolve()
-    with _alone_in(target.parent):
+    with _lock_folder(target.parent):
+        # Another process may have generated the data before this one got the lock.
         if report := find_generated(out, spec):
             return report
         scratch = target.with_name(f"{target.name}.unfinished")
         shutil.rmtree(scratch, ignore_errors=True)  # of an interrupted process
         scratch.mkdir()
-        report = _make(scratch, spec, on_progress)
+        report = _write_dataset(scratch, spec, on_progress)
         scratch.replace(target)
     return report
 
 
-def _make(out: Path, spec: SynthSpec, on_progress: ProgressCallback) -> SynthReport:
+def _write_dataset(out: Path, spec: SynthSpec, on_progress: ProgressCallback) -> SynthReport:
     """Write the data set to an empty folder."""
     written = itertools.count(1)
-    tallies = {
+    stats_by_split = {
         split: _write_split(out, spec, split, lambda: on_progress(next(written)))
         for split in SPLITS
         if split in spec.splits
     }
     tokens: dict[str, dict[str, float]] = {}
-    if "train" in tallies:
-        tokenizer = train_tokenizer(_texts(out, tallies["train"]), spec.vocab_size)
+    if "train" in stats_by_split:
+        tokenizer = train_tokenizer(_tokenizer_texts(out, stats_by_split["train"]), spec.vocab_size)
         save_tokenizer(tokenizer, out / "tokenizer")
         tokens = {
-            split: _lengths(tokenizer, out / split / "questions.jsonl", tally) for split, tally in tallies.items()
+            split: _lengths(tokenizer, out / split / "questions.jsonl", stats)
+            for split, stats in stats_by_split.items()
         }
     report = SynthReport(
         spec=spec,
-        questions={split: sum(count for _, count in tally.schemas) for split, tally in tallies.items()},
-        databases={split: len(tally.schemas) for split, tally in tallies.items()},
-        grades=dict(sum((tally.grades for tally in tallies.values()), Counter())),
+        questions={split: sum(count for _, count in stats.schemas) for split, stats in stats_by_split.items()},
+        databases={split: len(stats.schemas) for split, stats in stats_by_split.items()},
+        grades=dict(sum((stats.grades for stats in stats_by_split.values()), Counter())),
         tokens=tokens,
         was_present=False,
     )

@@ -1,4 +1,8 @@
-"""Convert names of tables and columns to English words, singular and plural."""
+"""Convert names of tables and columns to English words, singular and plural.
+
+`plural` and `column_words` are for the names of the built-in domains. `split_words`, `singular_of` and `plural_of` are
+for names of any database, and use the library inflect.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import inflect
 
+# Prefixes of table names, such as `tbl_customer` and `dim_date`, which are omitted.
 _PREFIXES = frozenset({"tbl", "tb", "dim", "fact", "vw"})
 # A capital that begins a word: `orderDate`, `HTTPCode`; digits belong to the letters before them.
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _IRREGULAR_PLURALS = {"person": "people", "policeman": "policemen", "staff": "staff", "series": "series"}
-# Uncountable nouns, whose rows are called records; then nouns whose plural equals the singular.
+# Uncountable nouns, whose rows are called records.
 _UNCOUNTED = re.compile(
     r"\b((meta)?data|info|information|weather|safety|furniture|equipment|management|employment|attendance|availability)$"
 )
+# Nouns whose plural equals the singular.
 _INVARIABLE = ("staff", "aircraft", "physics", "mathematics")
-_COUNTED = (("lens", "lenses"), ("campus", "campuses"), ("mine", "mines"), ("person", "people"))
+# Nouns that inflect gets wrong, with their plurals.
+_CORRECTED = (("lens", "lenses"), ("campus", "campuses"), ("mine", "mines"), ("person", "people"))
 _PARTICLES = "of|in|on|at|by|to|for|from|with"
 _PARTICLE = re.compile(rf"\w (?:{_PARTICLES})$")
 # Modifiers after the noun of a phrase: `in detention`, `booked`.
@@ -77,7 +84,7 @@ def _engine() -> inflect.engine:
     engine = inflect.engine()
     for word in _INVARIABLE:
         engine.defnoun(word, word)
-    for singular, plural_form in _COUNTED:
+    for singular, plural_form in _CORRECTED:
         engine.defnoun(singular, plural_form)
     return engine
 
@@ -94,8 +101,8 @@ def _is_english(word: str) -> bool:
     return word.isascii() and word.isalpha()
 
 
-def _of_head(phrase: str, change: Callable[[str], str]) -> str:
-    """Change the noun of a phrase: the last word, or the one before `of club`, `in concert`, `booked`."""
+def _change_noun(phrase: str, change: Callable[[str], str]) -> str:
+    """Apply `change` to the noun of a phrase: the last word, or the word before `of club`, `in concert`, `booked`."""
     tail_match = _TAIL.search(phrase)
     head, tail = (phrase[: tail_match.start()], tail_match[0]) if tail_match else (phrase, "")
     before, _, noun = head.rpartition(" ")
@@ -103,11 +110,11 @@ def _of_head(phrase: str, change: Callable[[str], str]) -> str:
 
 
 def singular_of(phrase: str) -> str:
-    """Return the singular of a table's words, with `record` appended if they are no countable noun (`lives in`)."""
+    """Return the singular of a table's words; `record` is appended to words without a countable noun (`lives in`)."""
     is_record = _PARTICLE.search(phrase) or _UNCOUNTED.search(phrase)
-    return f"{phrase} record" if is_record else _of_head(phrase, _singular)
+    return f"{phrase} record" if is_record else _change_noun(phrase, _singular)
 
 
 def plural_of(phrase: str) -> str:
     """Return the plural of a singular that `singular_of` returned; words in other scripts are unchanged."""
-    return _of_head(phrase, lambda word: _engine().plural_noun(word) if _is_english(word) else word)
+    return _change_noun(phrase, lambda word: _engine().plural_noun(word) if _is_english(word) else word)

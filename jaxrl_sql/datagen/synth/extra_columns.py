@@ -1,7 +1,8 @@
-"""Write demonstrations that select an extra column, the one that the query filters or sorts by.
+"""Write demonstrations that select an extra column, the column that the query filters or sorts by.
 
-Language models often make this mistake, and a comparison of results counts it as wrong. A policy trained on such
-demonstrations has a mistake to unlearn that only execution feedback reveals.
+A demonstration is the query that supervised training shows instead of the gold. Language models often add such a
+column, and a comparison of results counts it as wrong. A policy trained on these demonstrations has a mistake to
+unlearn that only execution feedback reveals.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from sqlglot import exp
 
 from jaxrl_sql.datagen.synth.spec import SynthQuestion
 
+# Parts of a SELECT that make it unsuitable; the name of WITH depends on sqlglot's version.
 NOT_PLAIN = ("with", "with_", "group", "distinct")
 
 
 def add_demonstrations(rng: random.Random, questions: Sequence[SynthQuestion], share: float) -> list[SynthQuestion]:
-    """Add such a demonstration to a share of the questions, if their SQL permits it."""
-    shown = [add_column(question.sql) if rng.random() < share else "" for question in questions]
-    return [dataclasses.replace(q, demonstration=sql) for q, sql in zip(questions, shown, strict=True)]
+    """Add such a demonstration to each question with probability `share`, if its SQL permits it."""
+    demonstrations = [add_column(question.sql) if rng.random() < share else "" for question in questions]
+    return [dataclasses.replace(q, demonstration=sql) for q, sql in zip(questions, demonstrations, strict=True)]
 
 
 def add_column(sql: str) -> str:
@@ -45,5 +47,5 @@ def add_column(sql: str) -> str:
 
 
 def _rest(sql: str) -> str:
-    """Return the text of the query starting at its first FROM."""
+    """Return the text of the query from its first FROM on."""
     return sql[sql.index(" FROM ") :]

@@ -33,7 +33,7 @@ def _table(head: str, body: str) -> TableSpec:
 
 
 def parse_domains(text: str) -> tuple[Domain, ...]:
-    """Parse domains; ValueError for an unknown column kind."""
+    """Parse domains; raises ValueError for an unknown column kind."""
     domains = []
     for block in text.split("== ")[1:]:
         name, *lines = block.strip().splitlines()
@@ -43,6 +43,7 @@ def parse_domains(text: str) -> tuple[Domain, ...]:
                 tables.append((line, ""))
                 continue
             head, body = tables[-1]
+            # A line with four spaces continues a column list, one with fewer begins another part of it.
             joint = " " if line.startswith("    ") else "; "
             tables[-1] = (head, body + joint + line.strip())
         domains.append(Domain(name.strip(), tuple(_table(head, body) for head, body in tables)))

@@ -14,9 +14,13 @@ from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import InputError
 
-Carry = Callable[[str], dict[str, str] | None]
-"""Translates a SQLite gold and returns the server's fields of a question's line; None if uninformative there."""
+GoldTranslator = Callable[[str], dict[str, str] | None]
+"""Translates a gold from SQLite; returns the fields of the question's record that name the translation and the server.
 
+Returns None if the gold cannot be translated, fails there, or returns no row or only 0 or NULL.
+"""
+
+# The names of column kinds in `EngineColumn`, by the types that a sample declares.
 _KINDS = {
     "INTEGER": "integer",
     "REAL": "real",
@@ -27,25 +31,26 @@ _KINDS = {
 }
 
 
-def carry_to(executor: Executor, database: ExternalDatabase) -> Carry:
+def make_gold_translator(executor: Executor, database: ExternalDatabase) -> GoldTranslator:
     """Return a function that translates golds for a server; the function raises InputError if it cannot connect."""
     schema = _schema(database)
 
-    def carry(sql: str) -> dict[str, str] | None:
-        written = to_engine(sql, database.engine, schema)
-        outcome = executor.execute(database.url, written) if written else None
+    def translate(sql: str) -> dict[str, str] | None:
+        translated = to_engine(sql, database.engine, schema)
+        outcome = executor.execute(database.url, translated) if translated else None
         if outcome is not None and outcome.status == "db_error":
             raise InputError(f"{database.public_url}: {parse_address(database.url).redact(outcome.error)}")
-        if written is None or outcome is None or outcome.status != "ok" or not outcome.row_count:
+        if translated is None or outcome is None or outcome.status != "ok" or not outcome.row_count:
             return None
         if outcome.row_count == 1 and is_trivial(outcome.rows):
             return None
-        return {"sql": written, "dialect": database.engine, "db": database.public_url, "sqlite_sql": sql}
+        return {"sql": translated, "dialect": database.engine, "db": database.public_url, "sqlite_sql": sql}
 
-    return carry
+    return translate
 
 
 def _schema(database: ExternalDatabase) -> EngineSchema:
+    """Return the tables of a server's database, read from its sample, for the translation."""
     tables = {}
     for table in read_schema(database.sample_path).tables:
         columns = {

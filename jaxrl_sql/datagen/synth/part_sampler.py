@@ -1,4 +1,8 @@
-"""Sample parts of questions: names, values of rows, conditions and aggregates, in words and in SQL."""
+"""Sample parts of questions: names, values of rows, conditions and aggregates, in words and in SQL.
+
+In the wordings `{c}` is a column, `{v}` a value, `{r}` a relation such as `above`, and `{}` the words that are
+modified.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ from jaxrl_sql.text2sql.schema.quote import quote_text
 
 T = TypeVar("T")
 MEASURE = ("int", "real")
+"""The kinds of columns that have an average."""
 SYNONYM_SHARE = 0.06
+"""The probability of a synonym instead of a name."""
+# Things that a row has without an article: `that have parking`.
 NO_ARTICLE = ("parking", "catering", "isolation", "tours")
 IS_VALUE = ("whose {c} is {v}", "with {c} {v}", "where the {c} is {v}", "with {v} as {c}")
 IS_NUMBER = ("whose {c} is {v}", "with a {c} of {v}", "whose {c} equals {v}")
@@ -55,11 +62,11 @@ def is_repetitive(column: AnnotatedColumn) -> bool:
 
 
 def round_value(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
-    """Round a value to at most `column.digits` significant digits without changing the comparison with any row.
+    """Round a value to at most `column.digits` significant digits, so that a comparison selects the same rows.
 
-    With `is_up` (for `>` and `<=`) no row lies above the value and at or below the result; otherwise (for `>=` and `<`)
-    no row lies below the value and at or above the result. If the value has no such number, values of nearby rank are
-    tried. Raises NoFit if all fail.
+    With `is_up` (for `>` and `<=`) the value is rounded up, and no row lies above the value and at or below the result.
+    Otherwise (for `>=` and `<`) it is rounded down, and no row lies below the value and at or above the result. If
+    there is no such number, values of nearby rank are tried instead. Raises NoFit if all fail.
     """
     if not column.digits:
         return value
@@ -67,14 +74,15 @@ def round_value(column: AnnotatedColumn, value: Value, is_up: bool) -> Value:
     start = ranked.index(value)  # type: ignore[arg-type]
     for index in sorted(range(len(ranked)), key=lambda index: abs(index - start)):
         exact = Decimal(repr(ranked[index]))
-        beyond = ranked[index + 1 if is_up else index - 1] if 0 < index < len(ranked) - 1 else ranked[index]
+        # The next value in the direction of rounding, which the result must not reach; the value itself at the ends.
+        limit = ranked[index + 1 if is_up else index - 1] if 0 < index < len(ranked) - 1 else ranked[index]
         if len(exact.normalize().as_tuple().digits) <= column.digits:
             return ranked[index]
         for digits in range(2, column.digits + 1):
             unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
             short = (exact / unit).to_integral_value(ROUND_CEILING if is_up else ROUND_FLOOR) * unit
             number = int(short) if short == short.to_integral_value() else float(short)
-            if (number < beyond if is_up else number > beyond) and "e" not in repr(number):
+            if (number < limit if is_up else number > limit) and "e" not in repr(number):
                 return number
     raise NoFit
 
@@ -90,7 +98,7 @@ class PartSampler:
         return self.rng.random() < share
 
     def choose(self, options: Sequence[T]) -> T:
-        """Return one of the options; NoFit if there are no options."""
+        """Return one of the options; raises NoFit if there are none."""
         if not options:
             raise NoFit
         return self.rng.choice(options)
@@ -108,7 +116,7 @@ class PartSampler:
         return self.choose([value for value in column.values if value not in (without, None)])
 
     def quantile(self, column: AnnotatedColumn, low: float, high: float) -> Value:
-        """Return a value between two quantiles of the column."""
+        """Return a value between two quantiles of the column; raises NoFit if it has fewer than 8 values."""
         ranked = sorted(value for value in column.values if value is not None)
         if len(ranked) < 8:
             raise NoFit
@@ -119,7 +127,8 @@ class PartSampler:
     ) -> tuple[AnnotatedColumn, str, str]:
         """Return a column, a condition on it, and words that follow a plural (`whose salary is above 100`).
 
-        The column is unused and not the label; texts and ids must repeat across rows.
+        The column is not in `used` and not the label; texts and ids must repeat across rows. `prefix` precedes the
+        column's name in SQL (`T1.` or "").
         """
         columns = [column for column in table.columns if column not in used and column is not table.label]
         column = self.choose(
@@ -138,6 +147,7 @@ class PartSampler:
         return column, f"{prefix}{column.name} {test}", phrase
 
     def _claim(self, column: AnnotatedColumn) -> tuple[str, str]:
+        """Return the test of a flag and its words, positive or negative: `= 0`, `that are not active`."""
         holds = self.chance(0.65)
         if column.words.startswith("has "):
             patterns: tuple[str, ...] = ("that have {}", "with {}") if holds else ("that do not have {}", "without {}")
@@ -155,6 +165,7 @@ class PartSampler:
         return f"= {literal(value)}", self.choose(texts).format(c=name, v=value)
 
     def _comparison(self, column: AnnotatedColumn, name: str) -> tuple[str, str]:
+        """Return a comparison with a value that selects some rows but not all, and its words."""
         is_upward = self.chance(0.5)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
         sign = (">" if is_upward else "<") + ("" if self.chance(0.75) else "=")

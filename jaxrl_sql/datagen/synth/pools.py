@@ -1,6 +1,8 @@
-"""Define the values of text columns, and words that are appended to the names of tables and columns.
+"""Define the values of text columns, and words that decorate the names of tables and columns.
 
-`text_value` returns a value of a pool; large pools are products of two word lists.
+A pool is a set of values for text columns, such as `city` or `company`; `text_value` returns a value of a pool. The
+values of `SIMPLE` are single words, those of `TAILS` a word of `HEADS` and a second word, those of `MAKERS` the results
+of functions. `DECORATION` and `AFFIX` are put before and after names, and `ONSETS` and `RIMES` make invented syllables.
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ HEADS = {"company": LAST, "club": CITY, "product": ADJECTIVE, "partyname": ADJEC
 
 
 def text_value(rng: random.Random, pool: str) -> str:
-    """Return a value of a pool; KeyError for an unknown pool."""
+    """Return a random value of a pool; raises KeyError for an unknown pool."""
     if pool in MAKERS:
         return MAKERS[pool](rng)
     if pool in TAILS:

@@ -1,4 +1,8 @@
-"""Build a question step by step: each step chooses a part, with words and SQL under one name."""
+"""Build a question step by step: each step of a template chooses a part, with words and SQL under one name.
+
+For example, the step `where` chooses a condition: its words replace `{where}` in the wordings, its SQL `{where}` in the
+query. `templates.py` describes templates.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE, NoFit, PartSampler, is_repetitive, literal, round_value
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, SynthDatabase, Value
 
+# The kinds of columns that a template may ask for, as kinds of `AnnotatedColumn`.
 KINDS = {
     "measure": MEASURE,
     "numeric": ("int", "real", "year"),
@@ -27,8 +32,8 @@ MONTHS = (
 TIME_RANKS = {True: ("latest", "most recent"), False: ("earliest", "oldest")}
 
 
-def _is(column: AnnotatedColumn, need: str) -> bool:
-    """Return whether a column is of a kind (`KINDS`), holds NULLs (`nullable`), or repeats texts (`repeated`)."""
+def _column_meets(column: AnnotatedColumn, need: str) -> bool:
+    """Return whether a column meets `need`: a kind of `KINDS`, `nullable` (has NULLs) or `repeated` (repeats texts)."""
     if need == "nullable":
         return column.has_nulls
     if need == "repeated":
@@ -36,20 +41,28 @@ def _is(column: AnnotatedColumn, need: str) -> bool:
     return column.kind in KINDS[need]
 
 
-def _has(table: AnnotatedTable, need: str) -> bool:
-    """Return whether a table has such a column, a `label`, or a category and another kind (`grouped`)."""
+def _table_meets(table: AnnotatedTable, need: str) -> bool:
+    """Return whether a table has a column that meets `need`.
+
+    Further needs are `label` (a column that names the rows) and `grouped` (a category and a column of another kind).
+    """
     if need == "label":
         return table.label is not None
     if need == "grouped":
         return {"category"} < {column.kind for column in table.columns}
-    return not need or any(_is(column, need) for column in table.columns)
+    return not need or any(_column_meets(column, need) for column in table.columns)
 
 
 class QuestionBuilder:
     """The parts of one question, and the choices between its forms.
 
-    Each public method is a step of a template, with text arguments. `of` names the table to choose from: `table`,
-    or the `child`, `parent` or `top` of foreign keys.
+    Each public method is a step of a template; its arguments are texts of the template. `need` is a property that the
+    table or column must have (`_table_meets`, `_column_meets`). `of` is the part that names the table to choose from:
+    `table`, or the `child`, `parent` or `top` of foreign keys. `share` is a probability.
+
+    `words` and `sql` have the words and the SQL of each part. `choices` are the outcomes of random choices, by which
+    templates select wordings (`[count]`). `chosen` has the words of the parts that `one` chose; they may contain other
+    parts. `options` of the constructor are those of `Template`. Steps raise NoFit if the database has no such part.
     """
 
     def __init__(
@@ -71,7 +84,7 @@ class QuestionBuilder:
 
     def table(self, need: str = "") -> None:
         """Choose a table that meets `need`."""
-        table = self._sample.choose([table for table in self._database.tables if _has(table, need)])
+        table = self._sample.choose([table for table in self._database.tables if _table_meets(table, need)])
         self._set_table("table", table)
         self.words["singular"] = table.singular
 
@@ -108,15 +121,15 @@ class QuestionBuilder:
         self.sql["join"] += f" JOIN {top.name} AS T3 ON T2.{reference.column.name} = T3.{reference.target}"
 
     def column(self, need: str, of: str = "table", part: str = "column") -> None:
-        """Choose a column."""
-        self._set_column(part, self._matching(need, of), of)
+        """Choose a column that meets `need`, as the part `part`."""
+        self._set_column(part, self._choose_column(need, of), of)
 
     def group(self, need: str, of: str = "table") -> None:
-        """Choose a column to group by."""
+        """Choose a column to group by, as the part `group`."""
         self.column(need, of, "group")
 
     def label(self, of: str = "table") -> None:
-        """Take the label of a table."""
+        """Take the label of a table: the column that names its rows."""
         label = self._tables[of].label
         if label is None:
             raise NoFit
@@ -124,15 +137,15 @@ class QuestionBuilder:
         self.words["label"] = label.words
 
     def shown(self, of: str = "table") -> None:
-        """Choose an additional result column, usually the label."""
+        """Choose a result column, usually the label; a further call adds another one."""
         columns = [column for column in self._tables[of].columns if column not in self._used[of]]
-        label = self._tables[of].label
-        if label is None or label not in columns or not self._sample.chance(0.65):
-            label = self._sample.choose([column for column in columns if column.kind != "bool"])
-        self._set_column("shown", label, of)
+        shown = self._tables[of].label
+        if shown is None or shown not in columns or not self._sample.chance(0.65):
+            shown = self._sample.choose([column for column in columns if column.kind != "bool"])
+        self._set_column("shown", shown, of)
 
     def count_or_show(self, share: str, of: str = "table") -> None:
-        """Ask for the number of rows in a share of the questions, else for a column."""
+        """Ask for the number of rows with probability `share`, else for a column."""
         if self._sample.chance(float(share)):
             self.choices.add("count")
             self.sql["shown"] = "COUNT(*)"
@@ -141,7 +154,7 @@ class QuestionBuilder:
             self.say("shown")
 
     def known(self, part: str) -> None:
-        """Raise NoFit if the column holds NULLs."""
+        """Require that the column of a part has no NULLs; raises NoFit otherwise."""
         if self._columns[part][0].has_nulls:
             raise NoFit
 
@@ -181,7 +194,7 @@ class QuestionBuilder:
         self.words["month"], self.sql["month"] = MONTHS[int(number) - 1], literal(number)
 
     def k(self, low: str, high: str) -> None:
-        """Choose the number of rows to return."""
+        """Choose the number of rows to return, from `low` to `high` inclusive."""
         self._set_k(self._sample.rng.randint(int(low), int(high)))
 
     def k_children(self) -> None:
@@ -197,7 +210,7 @@ class QuestionBuilder:
         self.sql[part], self.words[part] = self._condition(of)
 
     def filter(self, share: str) -> None:
-        """Choose a condition in a share of the questions."""
+        """Choose a condition with probability `share`; without one, the part `filter` is empty."""
         self.sql["filter"] = self.words["filter"] = ""
         if self._sample.chance(float(share)):
             sql, phrase = self._condition("table")
@@ -217,19 +230,19 @@ class QuestionBuilder:
 
     def aggregate(self, need: str, of: str = "table") -> None:
         """Choose an aggregate of a column."""
-        column = self._matching(need, of)
+        column = self._choose_column(need, of)
         self._used[of].append(column)
         self.sql["aggregate"], self.words["aggregate"] = self._sample.aggregate(column, self._prefixes[of])
 
     def count_or_aggregate(self, share: str, need: str, of: str) -> None:
-        """Count in a share of the questions, else aggregate a column."""
+        """Count with probability `share`, else aggregate a column."""
         if self._sample.chance(float(share)):
             self.sql["aggregate"], self.words["aggregate"] = "COUNT(*)", "number"
         else:
             self.aggregate(need, of)
 
     def order(self, share: str) -> None:
-        """Order by the column, descending in a share of the questions; `say` may choose other words for it."""
+        """Order by the column, descending with probability `share`; `say` may choose other words for it."""
         is_highest = self._sample.chance(float(share))
         is_time = self._columns["column"][0].kind in ("date", "year")
         self.sql["way"] = "DESC" if is_highest else "ASC"
@@ -237,7 +250,7 @@ class QuestionBuilder:
         self.words |= {part: texts[0] for part, texts in self._synonyms.items()}
 
     def say(self, *parts: str) -> None:
-        """Choose words for tables, columns and orders."""
+        """Choose the words of parts: names or synonyms of tables and columns, or words for an order."""
         for part in parts:
             if part in self._tables:
                 self.words[part] = self._sample.plural(self._tables[part])
@@ -247,18 +260,18 @@ class QuestionBuilder:
                 self.words[part] = self._sample.choose(self._synonyms[part])
 
     def kind(self) -> None:
-        """Distinguish columns of a `number` from those of a `time`."""
+        """Add the choice `number` if the column is a number, else `time`."""
         self.choices.add("number" if self._columns["column"][0].kind in MEASURE else "time")
 
     def either(self, share: str, first: str, second: str) -> None:
-        """Choose the first piece of SQL in a share of the questions, else the second."""
+        """Choose the SQL `first` with probability `share`, else `second`; `_` in them is a space."""
         self.sql["either"] = (first if self._sample.chance(float(share)) else second).replace("_", " ")
         self.choices.add(self.sql["either"])
 
     def one(self, part: str) -> None:
-        """Choose one of the options of a part."""
-        named = {choice: texts for (name, choice), texts in self._options.items() if name == part}
-        options = next(texts for choice, texts in named.items() if choice in ("", *self.choices))
+        """Choose one of the template's options of a part, among those of a choice that was made before."""
+        by_choice = {choice: texts for (name, choice), texts in self._options.items() if name == part}
+        options = next(texts for choice, texts in by_choice.items() if choice in ("", *self.choices))
         text = self._sample.choose(options) if len(options) > 1 else options[0]
         self.sql[part], _, phrase = text.partition(" as ")
         self.chosen[part] = phrase or text
@@ -282,8 +295,8 @@ class QuestionBuilder:
         self.words["k"] = self.sql["k"] = str(k)
         self.sql["next"] = str(k + 1)
 
-    def _matching(self, need: str, of: str) -> AnnotatedColumn:
-        return self._sample.choose([column for column in self._tables[of].columns if _is(column, need)])
+    def _choose_column(self, need: str, of: str) -> AnnotatedColumn:
+        return self._sample.choose([column for column in self._tables[of].columns if _column_meets(column, need)])
 
     def _condition(self, of: str) -> tuple[str, str]:
         column, sql, phrase = self._sample.condition(self._tables[of], self._used[of], self._prefixes[of])

@@ -34,6 +34,7 @@ COUNTING = (
     "Find the number of {things}.",
     "What is the number of {things}?",
 )
+# `part: …` or `part [CHOICE]: …`
 _PART = re.compile(r"([a-z_]+)(?: \[(.+)\])?: (.+)")
 
 
@@ -41,8 +42,9 @@ _PART = re.compile(r"([a-z_]+)(?: \[(.+)\])?: (.+)")
 class QuestionCandidate:
     """A question in several wordings and its SQL.
 
-    `order_check` selects the sort keys up to the limit and one more: if two are equal, the answer is ambiguous.
-    `sort_check` selects (sort key, result column) of a whole sorted list: rows with equal keys must have equal results.
+    The checks are queries that find ambiguous golds, or "". `order_check`, for a query with LIMIT, selects the sort
+    keys up to the limit and one more: if two are equal, the answer is ambiguous. `sort_check`, for a sorted list,
+    selects (sort key, result column) of all rows: rows with equal keys must have equal results.
     """
 
     texts: tuple[str, ...]
@@ -53,7 +55,12 @@ class QuestionCandidate:
 
 @dataclass(frozen=True)
 class Template:
-    """A parsed template; `options` are by part and choice, `wordings` by choice, "" for every choice."""
+    """A parsed template (`templates.py` describes the notation).
+
+    `weight` is its relative frequency. `steps` are methods of `QuestionBuilder` with their arguments. `options` has the
+    options of a part by (part, choice), and `wordings` the wordings by choice, where the choice "" always applies.
+    `sql` and the checks contain parts in braces.
+    """
 
     name: str
     weight: int
@@ -65,11 +72,12 @@ class Template:
     sort_check: str = ""
 
     def build(self, rng: random.Random, database: SynthDatabase) -> QuestionCandidate:
-        """Choose the parts and write the question; NoFit if the template does not apply to the database."""
+        """Choose the parts and write the question; raises NoFit if the template does not apply to the database."""
         builder = QuestionBuilder(rng, database, self.options)
         for step, arguments in self.steps:
             step(builder, *arguments)
         phrases = dict(builder.words)
+        # Options may contain other parts. A part with a single option is not chosen by a step.
         fixed = {part: texts[0] for (part, choice), texts in self.options.items() if not choice and len(texts) == 1}
         for part, text in (builder.chosen | fixed).items():
             phrases[part] = text.format_map(phrases)
@@ -82,7 +90,7 @@ class Template:
 
 
 def parse_templates(text: str) -> tuple[Template, ...]:
-    """Parse templates; ValueError for an unknown step."""
+    """Parse templates; raises ValueError for an unknown step."""
     return tuple(_template(block) for block in re.split(r"^== ", text, flags=re.MULTILINE)[1:])
 
 

@@ -1,4 +1,7 @@
-"""Generate questions about a database from templates, and keep those with an informative gold."""
+"""Generate questions about a database from templates or the grammar, and keep those with an informative gold.
+
+A gold, the reference query of a question, is informative if its result has rows and is not a single row of 0 or NULL.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,27 @@ from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 
 TRIES = {"templates": 25, "grammar": 80}
+"""Candidates per requested question, by style."""
 FORMS: Mapping[str, Mapping[str, Sequence[Template | Form]]] = {"templates": TEMPLATES, "grammar": GRAMMAR}
-# With fewer questions than this, a difficulty may be empty.
-_FEW = 4
+# With fewer questions than this, a difficulty may get none.
+_MIN_QUESTIONS_FOR_ALL = 4
 MAX_RESULT_ROWS = 400
 MAX_SQL_CHARS = 210
 MAX_STRICT_SQL_CHARS = 1000
+# The article `a` where `an` is right.
 BEFORE_VOWEL = re.compile(r"\ba (?=[aeio]|u(?!ni|se))")
+# Questions that repeat a word or its meaning.
 STUTTER = re.compile(r"\b(\w+) \1\b|\b(?:average|mean) (?:average|mean)\b|\b(?:maximum|highest|largest) max\b")
 
 
 class QuestionGenerator:
-    """Generates distinct questions about one database; `rejected` counts candidates by reason.
+    """Generates distinct questions about one database.
 
-    `joined` is the database with all foreign keys, also those with dangling references; `database` has only the others.
-    Hard templates and the grammar use `joined` if it is passed. With `is_strict`, questions must differ by more than
-    case, golds are unique, and a sorted list has one order. The style `grammar` always requires one order, and its
-    difficulties are Spider's.
+    `questions` are the accepted questions, and `rejected` counts the other candidates by reason. `run` runs SQL on the
+    database. `joined` is the database with all foreign keys, also those with dangling references; `database` has only
+    the others. Hard templates and the grammar use `joined` if it is passed. With `is_strict`, questions must differ by
+    more than case, golds are unique, and a sorted list has one order. The style `grammar` always requires one order,
+    and its difficulties are Spider's.
     """
 
     def __init__(
@@ -58,15 +65,15 @@ class QuestionGenerator:
         }
         self._is_strict = is_strict
         self._style = style
-        self._asked: set[str] = set()
+        self._seen: set[str] = set()
 
-    def generate(self, difficulty: str, wanted: int) -> int:
-        """Generate up to `wanted` questions of a difficulty and return their number."""
+    def generate(self, difficulty: str, count: int) -> int:
+        """Generate up to `count` questions of a difficulty and return their number."""
         templates = FORMS[self._style][difficulty]
         weights = [template.weight for template in templates]
         start = len(self.questions)
-        for _ in range(wanted * TRIES[self._style]):
-            if len(self.questions) - start == wanted:
+        for _ in range(count * TRIES[self._style]):
+            if len(self.questions) - start == count:
                 break
             if reason := self._try(self._rng.choices(templates, weights)[0], difficulty):
                 self.rejected[reason] += 1
@@ -80,53 +87,53 @@ class QuestionGenerator:
             return "nothing in the database for the template"
         if self._style == "grammar" and difficulty != "advanced" and spider_level(candidate.sql) != difficulty:
             return "of another difficulty"
-        if reason := self._rejection(candidate):
+        if reason := self._reject_reason(candidate):
             return reason
         text = BEFORE_VOWEL.sub("an ", self._rng.choice(candidate.texts))
         if STUTTER.search(text):
             return "stutters"
         keys = {text.casefold(), normal_form(candidate.sql)} if self._is_strict else {text}
-        if keys & self._asked:
+        if keys & self._seen:
             return "asked before"
-        self._asked |= keys
+        self._seen |= keys
         self.questions.append(SynthQuestion(text, candidate.sql, difficulty))
         return ""
 
-    def _rejection(self, candidate: QuestionCandidate) -> str:
+    def _reject_reason(self, candidate: QuestionCandidate) -> str:
         """Return the reason why a candidate's SQL is not a usable gold, or ""."""
         is_strict = self._is_strict or self._style == "grammar"
         longest = MAX_STRICT_SQL_CHARS if is_strict else MAX_SQL_CHARS
         rows = self._run(candidate.sql) if len(candidate.sql) <= longest else None
         if rows is None:
             return "fails, or does not end within the limits"
-        if not _is_answer(rows):
+        if not _is_informative(rows):
             return "no answer: no rows, 0 or NULL alone, or too many rows"
-        if candidate.order_check and not _is_one_answer(self._run(candidate.order_check) or ()):
+        if candidate.order_check and not _are_distinct_keys(self._run(candidate.order_check) or ()):
             return "ties at the cut"
-        if is_strict and candidate.sort_check and not _is_one_order(self._run(candidate.sort_check) or ()):
+        if is_strict and candidate.sort_check and not _is_order_unique(self._run(candidate.sort_check) or ()):
             return "ties in the order"
         return ""
 
 
-def _is_answer(rows: Sequence[tuple[object, ...]]) -> bool:
+def _is_informative(rows: Sequence[tuple[object, ...]]) -> bool:
     """Return whether a result is informative: some rows, not too many, and not a single row of only NULL or 0."""
     return 0 < len(rows) <= MAX_RESULT_ROWS and not is_trivial(rows)
 
 
-def _is_one_answer(rows: Sequence[tuple[object, ...]]) -> bool:
-    """Return whether the sort keys up to the limit, and the next one, are distinct and not NULL."""
+def _are_distinct_keys(rows: Sequence[tuple[object, ...]]) -> bool:
+    """Return whether sort keys (the rows of an `order_check`) are distinct and not NULL."""
     keys = [row[0] for row in rows]
     return len(keys) > 1 and None not in keys and len(set(keys)) == len(keys)
 
 
-def _is_one_order(rows: Sequence[tuple[object, ...]]) -> bool:
+def _is_order_unique(rows: Sequence[tuple[object, ...]]) -> bool:
     """Return whether rows with equal sort keys (first cell) have equal results (second cell)."""
-    shown: dict[object, object] = {}
-    return bool(rows) and all(shown.setdefault(row[0], row[1]) == row[1] for row in rows)
+    result_by_key: dict[object, object] = {}
+    return bool(rows) and all(result_by_key.setdefault(row[0], row[1]) == row[1] for row in rows)
 
 
 def run_on(connection: sqlite3.Connection) -> RunSql:
-    """Return a function that runs a query and returns at most one row more than an answer may have."""
+    """Return a function that runs a query and returns at most one row more than a gold's result may have."""
 
     def run(sql: str) -> Sequence[tuple[object, ...]] | None:
         try:
@@ -147,41 +154,43 @@ def generate_questions(
 ) -> list[SynthQuestion]:
     """Return `count` distinct questions (fewer if the database is exhausted), in random order of difficulties.
 
-    `mix` holds the shares of the difficulties in per cent.
+    `mix` holds the shares of the difficulties in per cent, in the order of `DIFFICULTIES`.
     """
     generator = QuestionGenerator(rng, run, database, style=style)
-    for difficulty, wanted in difficulty_quota(count, mix).items():
-        generator.generate(difficulty, wanted)
+    for difficulty, quota in difficulty_quota(count, mix).items():
+        generator.generate(difficulty, quota)
     rng.shuffle(generator.questions)
     return generator.questions
 
 
 def difficulty_quota(count: int, mix: Sequence[float]) -> dict[str, int]:
-    """Distribute `count` questions over the difficulties; each difficulty with a share gets at least one if possible.
+    """Return the number of questions of each difficulty, for `count` in all and shares `mix` in per cent.
 
-    The remainder of rounding goes to the difficulties that lost most; in the default mix, to the easiest.
+    Each difficulty with a share gets at least one question if possible. Numbers are rounded down; the remaining
+    questions go to the difficulties that lost most by rounding, in the default mix to the easiest.
     """
     exact = {difficulty: count * share / 100 for difficulty, share in zip(DIFFICULTIES, mix, strict=True) if share > 0}
     # The epsilon makes 6.999999999999999 questions 7.
-    shares = {difficulty: int(wanted + 1e-9) for difficulty, wanted in exact.items()}
-    lost = sorted(exact, key=lambda difficulty: shares[difficulty] - exact[difficulty])
-    if count >= _FEW:
-        shares = {difficulty: max(1, share) for difficulty, share in shares.items()}
-    left = count - sum(shares.values())
-    if left < 0:
-        shares[max(shares, key=lambda difficulty: shares[difficulty])] += left
-    takers = [DIFFICULTIES[0]] if tuple(mix) == SynthSpec().mix else lost
-    for difficulty in itertools.islice(itertools.cycle(takers), max(left, 0)):
-        shares[difficulty] += 1
-    return shares
+    quota = {difficulty: int(number + 1e-9) for difficulty, number in exact.items()}
+    by_loss = sorted(exact, key=lambda difficulty: quota[difficulty] - exact[difficulty])
+    if count >= _MIN_QUESTIONS_FOR_ALL:
+        quota = {difficulty: max(1, number) for difficulty, number in quota.items()}
+    remaining = count - sum(quota.values())
+    if remaining < 0:
+        quota[max(quota, key=lambda difficulty: quota[difficulty])] += remaining
+    receivers = [DIFFICULTIES[0]] if tuple(mix) == SynthSpec().mix else by_loss
+    for difficulty in itertools.islice(itertools.cycle(receivers), max(remaining, 0)):
+        quota[difficulty] += 1
+    return quota
 
 
 def ask_in_mysql(
     rng: random.Random, questions: Sequence[SynthQuestion], run: RunSql, share: float, names: Collection[str] = ()
 ) -> list[SynthQuestion]:
-    """Set the dialect MySQL for a share of the questions whose gold survives translation to MySQL and back.
+    """Set the dialect MySQL for a share of the questions, whose answers then must be MySQL.
 
-    `names` are the columns of a database whose names may need double quotes.
+    The gold stays SQLite; it must have the same result after translation to MySQL and back. `names` are the columns of
+    the database, some of which may need double quotes.
     """
     return [
         dataclasses.replace(question, dialect="mysql")
@@ -192,6 +201,6 @@ def ask_in_mysql(
 
 
 def _is_translatable(sql: str, run: RunSql, names: Collection[str]) -> bool:
-    there = from_sqlite(sql, "mysql", names)
-    back = to_sqlite(there, "mysql") if there else None
-    return back is not None and run(back) == run(sql)
+    mysql = from_sqlite(sql, "mysql", names)
+    translated_back = to_sqlite(mysql, "mysql") if mysql else None
+    return translated_back is not None and run(translated_back) == run(sql)

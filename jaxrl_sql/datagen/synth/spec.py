@@ -1,8 +1,8 @@
 """Types of the generator: specification, domains, databases with words and rows, questions.
 
-A `Domain` is a space of databases: every role (a table or a column) has several names, of which a database uses one,
-and a database has a subset of the columns. A `SynthDatabase` includes its rows, so that questions can use its values.
-The package `jaxrl_sql.text2sql.schema` renders schemas for prompts.
+A `Domain` describes many possible databases of a subject. Each of its roles (a table or a column) has several names, of
+which a database uses one, and a database has a subset of the columns. A `SynthDatabase` includes its rows, so that
+questions can use its values. The package `jaxrl_sql.text2sql.schema` renders schemas for prompts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ if TYPE_CHECKING:  # slow to import, which would delay argument parsing
     from jaxrl_sql.text2sql.schema.read import Schema
 
 VERSION = 4
+"""The version of the generated data; a change of the generator's output increases it."""
 DIFFICULTIES = ("easy", "medium", "hard", "extra", "advanced")
 STYLES = ("templates", "grammar")
+"""The sources of questions: fixed templates, or a grammar that builds wording and query together."""
 # Shares of the difficulties by style; those of the grammar are the shares of difficulties in Spider's development set.
 _SHARES = {"templates": (35.0, 30.0, 20.0, 15.0, 0.0), "grammar": (24.0, 43.0, 16.0, 17.0, 0.0)}
 SPLITS = ("train", "dev", "dev_unseen")
+"""Training, and evaluation on other databases of the same domains (`dev`) and of other domains (`dev_unseen`)."""
 
 Value = str | int | float | None
+"""A value of a generated column."""
 _FLAGS = {True: ("1", "-1", "y", "yes", "t", "true"), False: ("0", "n", "no", "f", "false")}
 RunSql = Callable[[str], Sequence[tuple[object, ...]] | None]
 """Runs a query and returns its rows, or None if it fails or exceeds the limits."""
@@ -32,16 +36,18 @@ RunSql = Callable[[str], Sequence[tuple[object, ...]] | None]
 
 @dataclass(frozen=True)
 class SynthSpec:
-    """Specification: seed, databases and questions per split, share of decorated training databases.
+    """Specification of a generated data set.
 
-    `extra_columns_share` of the suitable training questions get a demonstration with an extra column
-    (`extra_columns.py`).
+    `train_dbs`, `dev_dbs` and `unseen_dbs` are the numbers of databases of the splits `train`, `dev` and `dev_unseen`.
+    `train_questions` is the number of questions per training database, `dev_questions` that per other database.
+    `decorated_share` of the training databases have general words joined to their names (`databases.py`).
+    `vocab_size` is that of the tokenizer, which is trained on the training split. `extra_columns_share` of the suitable
+    training questions get a demonstration with an extra column (`extra_columns.py`).
 
-    `splits` are generated; the tokenizer is trained on the training split. `rows` is the mean number of rows per table
-    (0: 1,000 to 3,000 rows per database). `easy` to `advanced` are relative shares of difficulties (None: the style's
-    default). `mysql_share` of the questions ask for MySQL, with SQLite golds as everywhere. `style` is the source of
-    the questions: `templates`, or a `grammar` whose difficulties are Spider's. Databases of the grammar have various
-    realistic naming styles and are never decorated.
+    `splits` are generated. `rows` is the mean number of rows per table (0: 1,000 to 3,000 rows per database). `easy` to
+    `advanced` are relative shares of difficulties (None: the style's default). `mysql_share` of the questions ask for
+    MySQL, with SQLite golds as everywhere. `style` is the source of the questions: `templates`, or a `grammar` whose
+    difficulties are Spider's. Databases of the grammar have various realistic naming styles and are never decorated.
     """
 
     seed: int = 0
@@ -89,7 +95,11 @@ class SynthSpec:
 
 @dataclass(frozen=True)
 class SynthReport:
-    """The output of a run; `was_present` is true if the folder already held exactly this data."""
+    """The output of a run: the number of questions and of databases by split.
+
+    `grades` is the number of questions by difficulty. `tokens` has the mean and maximum lengths of schemas, questions
+    and SQL by split. `was_present` is true if the folder already held exactly this data.
+    """
 
     spec: SynthSpec
     questions: dict[str, int]
@@ -101,7 +111,7 @@ class SynthReport:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """A column role: its names, the kind of its values with arguments, and whether it holds NULLs."""
+    """A column role: its names, the kind of its values with arguments (`notation.py`), and whether it holds NULLs."""
 
     names: tuple[str, ...]
     kind: str
@@ -131,7 +141,9 @@ class Domain:
 class AnnotatedColumn:
     """A column: its name in SQL, its words in English, synonyms, its kind, and its values by row.
 
-    Values in inequalities are rounded to at most `digits` significant digits (0: no rounding).
+    `kind` is `text`, `category` (few values that repeat), `int`, `real`, `year`, `date`, `bool` (a flag) or `id` (a key
+    or another number without an average). Values in inequalities are rounded to at most `digits` significant digits (0:
+    no rounding).
     """
 
     name: str
@@ -143,7 +155,7 @@ class AnnotatedColumn:
 
     @property
     def has_nulls(self) -> bool:
-        """Return whether any row is NULL."""
+        """Return whether any value is NULL."""
         return None in self.values
 
 
@@ -154,18 +166,22 @@ def flag_of(value: object) -> bool | None:
 
 
 class Relation(NamedTuple):
-    """Words between a child and its parent, and between a parent and its children."""
+    """The words of a foreign key: between a child and its parent (`orders placed by customers`), and the reverse.
+
+    The child is the row with the foreign key, the parent the row that it references.
+    """
 
     of_child: str = "of"
     of_parent: str = "with"
 
 
 OF = Relation()
+"""The default relation: `orders of customers`, `customers with orders`."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A foreign key: a column, the table and column that it refers to, and the words of the relation."""
+    """A foreign key: a column, the table and its column `target` that it references, and the words of the relation."""
 
     column: AnnotatedColumn
     table: str
@@ -192,7 +208,7 @@ class AnnotatedTable:
 
     @property
     def stored(self) -> tuple[AnnotatedColumn, ...]:
-        """Return all columns in the order of the CREATE TABLE: key, label and others, then the foreign keys."""
+        """Return all columns in the order of the CREATE TABLE: key, label, other columns, foreign keys."""
         return (self.key, *self.columns, *(reference.column for reference in self.references))
 
 
@@ -205,7 +221,7 @@ class SynthDatabase:
     tables: tuple[AnnotatedTable, ...]
 
     def table(self, name: str) -> AnnotatedTable:
-        """Return the table of that name; KeyError for an unknown name."""
+        """Return the table of that name; raises KeyError for an unknown name."""
         for table in self.tables:
             if table.name == name:
                 return table
@@ -233,7 +249,10 @@ class SynthDatabase:
 
 @dataclass(frozen=True)
 class SynthQuestion:
-    """A question about a database with its gold, its template's difficulty, and a demonstration if that differs."""
+    """A question about a database with its gold `sql`, its template's difficulty, and the dialect of answers.
+
+    `demonstration` is the query that supervised training shows, or "" if it is the gold.
+    """
 
     text: str
     sql: str

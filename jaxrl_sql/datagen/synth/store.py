@@ -35,8 +35,8 @@ def write_database(database: SynthDatabase, path: Path) -> None:
         for table in database.tables:
             connection.execute(create_table(table))
             rows = list(zip(*(column.values for column in table.stored), strict=True))
-            marks = ", ".join("?" * len(table.stored))
-            connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)
+            placeholders = ", ".join("?" * len(table.stored))
+            connection.executemany(f"INSERT INTO {table.name} VALUES ({placeholders})", rows)
         connection.execute("COMMIT")
     finally:
         connection.close()

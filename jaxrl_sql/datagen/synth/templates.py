@@ -3,11 +3,13 @@
 `== name weight: step; step` opens a template. The steps are methods of `QuestionBuilder`; each chooses a part, whose
 words replace `{part}` in the wordings and whose SQL replaces it in the query. The lines below are:
 
-- `part: option | option`: the options of the step `one part`, as `SQL as words` or the same text for both. A part with
-  one option needs no step. `part [CHOICE]: ...` applies if a step made this choice.
+- `part: option | option`: the options of the step `one part`, each `SQL as words`, or one text for both. A part with a
+  single option needs no step. `part [CHOICE]: ...` applies if a step made this choice (`QuestionBuilder.choices`).
 - Wordings. Those below `[CHOICE]` apply if a step made this choice. Templates without wordings use LISTING, COUNTING or
   AGGREGATING of `question_template.py`, with the part `things`.
-- The query, and the checks `order_check` and `sort_check` (see `QuestionCandidate`).
+- The query, and the checks `order_check` and `sort_check`, which find ambiguous golds (see `QuestionCandidate`).
+
+The weight is the relative frequency of a template among those of its difficulty. `{next}` is `{k}` + 1.
 """
 
 EASY = """

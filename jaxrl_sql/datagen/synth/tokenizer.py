@@ -1,9 +1,9 @@
 """Train the small BPE tokenizer of the quickstart.
 
-A small policy must learn to copy, so a name has the same tokens in the schema after `(`, in the question after a space
-and in SQL after a dot. Words never include the preceding space; SQL keywords, punctuation and operators include the
-surrounding spaces instead, and each digit is a token. The alphabet is bytes, so there are no unknown tokens, and
-decoding restores every text exactly.
+A small policy must learn to copy names. A name therefore has the same tokens in the schema after `(`, in the question
+after a space, and in SQL after a dot. Tokens of words never include the preceding space; SQL keywords, punctuation and
+operators include the surrounding spaces instead, and each digit is a token. The alphabet is bytes, so there are no
+unknown tokens, and decoding restores every text exactly.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Any:
-    """Train a byte-level BPE tokenizer of at most `vocab_size` tokens (at least 259) on the texts."""
+    """Train a byte-level BPE tokenizer of at most `vocab_size` tokens on the texts.
+
+    `vocab_size` must be at least 259: 256 bytes and three special tokens. Returns a tokenizer of transformers'
+    interface.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -19,7 +19,7 @@ from jaxrl_sql.databases.sample.external import describe_samples, open_external
 from jaxrl_sql.databases.sample.options import is_external, refuse_leave_out
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.dataset import check_spec
-from jaxrl_sql.datagen.synth.on_server import Carry, carry_to
+from jaxrl_sql.datagen.synth.on_server import GoldTranslator, make_gold_translator
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, difficulty_quota
 from jaxrl_sql.datagen.synth.read_database import read_database
 from jaxrl_sql.datagen.synth.spec import RunSql, SynthQuestion, SynthSpec
@@ -27,8 +27,9 @@ from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
 # Counting the rows of a large table needs a higher limit than golds have.
-_READ_MS = 60_000
-_STEPS = 300_000_000  # about 3 s, enough for a table of millions of rows
+_READ_TIMEOUT_MS = 60_000
+# Limit of SQLite instructions per query: about 3 s, enough for a table of millions of rows.
+_MAX_INSTRUCTIONS = 300_000_000
 
 
 class FileQuestions(NamedTuple):
@@ -41,44 +42,47 @@ class FileQuestions(NamedTuple):
 
 
 class SqlRunners(NamedTuple):
-    """Functions that run SQL on a file: `read` to read the database, `gold` within the limits of training.
+    """Functions that run SQL on a file: `read` to read the database, `gold` to run golds within the limits of training.
 
-    `carry` translates golds for the server if the file is a sample of a server's database.
+    `translate` translates golds for the server if the file is a sample of a server's database.
     """
 
     read: RunSql
     gold: RunSql
-    carry: Carry | None = None
+    translate: GoldTranslator | None = None
 
 
 def questions_of_file(path: Path, runners: SqlRunners, count: int, spec: SynthSpec) -> FileQuestions:
-    """Generate up to `count` distinct questions about a file; productive difficulties compensate for exhausted ones.
+    """Generate up to `count` distinct questions about a file.
 
-    Raises InputError if the file is not a database or no question can be generated.
+    If a difficulty yields fewer questions than its share, the others compensate. Raises InputError if the file is not a
+    database or no question can be generated.
     """
     db_id = path.stem
     read = read_database(path, db_id, runners.read)
     if not read.joined.tables:
-        why = Counter(reason for _, reason in read.left_out)
-        raise InputError(f"{path}: nothing to ask about: {_top(why) or 'it holds no tables and no views'}")
+        reasons = Counter(reason for _, reason in read.left_out)
+        raise InputError(f"{path}: nothing to ask about: {_most_common(reasons) or 'it holds no tables and no views'}")
     rng = random.Random(f"{spec.seed}/own/{db_id}")
-    # Templates of the hard difficulty join, which drops dangling references; other templates would count them.
+    # `read.joined` has also the foreign keys with dangling references. Only templates that join tables use them,
+    # because a join drops rows without a parent; other templates would count them.
     generator = QuestionGenerator(rng, runners.gold, read.whole, read.joined, is_strict=True, style=spec.style)
     questions = generator.questions
-    full = [
+    # The difficulties that yielded all requested questions so far.
+    productive = [
         difficulty
-        for difficulty, wanted in difficulty_quota(count, spec.mix).items()
-        if generator.generate(difficulty, wanted) == wanted
+        for difficulty, quota in difficulty_quota(count, spec.mix).items()
+        if generator.generate(difficulty, quota) == quota
     ]
-    while len(questions) < count and full:
-        share = -(-(count - len(questions)) // len(full))
-        full = [
+    while len(questions) < count and productive:
+        share = -(-(count - len(questions)) // len(productive))  # rounded up
+        productive = [
             difficulty
-            for difficulty in full
+            for difficulty in productive
             if (n := min(share, count - len(questions))) and generator.generate(difficulty, n) == n
         ]
     if not questions:
-        raise InputError(f"{path}: no question could be generated: {_top(generator.rejected)}")
+        raise InputError(f"{path}: no question could be generated: {_most_common(generator.rejected)}")
     rng.shuffle(questions)
     if spec.mysql_share:
         names = {column.name for table in read.joined.tables for column in table.columns}
@@ -86,7 +90,7 @@ def questions_of_file(path: Path, runners: SqlRunners, count: int, spec: SynthSp
     return FileQuestions(db_id, tuple(questions), generator.rejected, read.left_out)
 
 
-def _top(reasons: Counter[str]) -> str:
+def _most_common(reasons: Counter[str]) -> str:
     return "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
 
 
@@ -101,7 +105,8 @@ def generate_for_databases(
 ) -> list[FileQuestions]:
     """Generate up to `count` questions per SQLite file or server URL, and write them with `generate_for_files`.
 
-    `leave_out` lists omitted tables and columns of a server's database; `note` receives progress lines of sampling.
+    A server's database is sampled into a SQLite file first, from which the questions are generated. `leave_out` lists
+    its tables and columns to omit; `note` is called with messages about samples.
     """
     check_spec(spec)
     for db in databases:
@@ -111,13 +116,13 @@ def generate_for_databases(
     for line in describe_samples([database for database in opened if database]):
         note(line)
     paths = [database.sample_path if database else Path(db) for db, database in zip(databases, opened, strict=True)]
-    with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
-        limits = Limits(timeout_ms=_READ_MS)
+    with make_executor(ExecutorConfig(vm_steps=_MAX_INSTRUCTIONS)) as executor:
+        limits = Limits(timeout_ms=_READ_TIMEOUT_MS)
         runners = {
             path: SqlRunners(
                 _run_on(executor, path, limits),
                 _run_on(executor, path),
-                carry_to(executor, database) if database else None,
+                make_gold_translator(executor, database) if database else None,
             )
             for path, database in zip(paths, opened, strict=True)
         }
@@ -125,6 +130,8 @@ def generate_for_databases(
 
 
 def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:
+    """Return a function that runs SQL on a file, by default within the executor's limits."""
+
     def run(sql: str) -> Sequence[tuple[object, ...]] | None:
         outcome = executor.execute(path, sql, limits=limits)
         return outcome.rows if outcome.status == "ok" else None
@@ -147,7 +154,7 @@ def generate_for_files(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder; choose another")
     generated = [questions_of_file(path, runners[path], count, spec) for path in paths]
-    lines = [_lines(file, runners[path].carry) for path, file in zip(paths, generated, strict=True)]
+    lines = [_lines(file, runners[path].translate) for path, file in zip(paths, generated, strict=True)]
     for path, file in zip(paths, generated, strict=True):
         target = out / "databases" / file.db_id / f"{file.db_id}.sqlite"
         copy_database(path, target, is_linked)
@@ -158,15 +165,15 @@ def generate_for_files(
     return generated
 
 
-def _lines(generated: FileQuestions, carry: Carry | None) -> list[dict[str, str]]:
-    """Return the lines of a file's questions; those without an informative result on the server are rejected."""
+def _lines(generated: FileQuestions, translate: GoldTranslator | None) -> list[dict[str, str]]:
+    """Return the records of a file's questions; those without an informative result on the server are rejected."""
     lines = []
     for index, question in enumerate(generated.questions):
-        there = carry(question.sql) if carry else {}
-        if there is None:
+        server_fields = translate(question.sql) if translate else {}
+        if server_fields is None:
             generated.rejected["fails on the server, or returns nothing there"] += 1
         else:
-            lines.append(_line(generated.db_id, index, question) | there)
+            lines.append(_line(generated.db_id, index, question) | server_fields)
     return lines
 
 

@@ -64,7 +64,7 @@ Refusal = Callable[[Sequence[str]], str]
 )
 def test_column_type_follows_its_values(declared: str, values: list[Any], kind: str) -> None:
     assert (
-        kind_of(declared, column_stats(values, is_dated="date" in declared.lower() or "time" in declared.lower()))
+        kind_of(declared, column_stats(values, counts_dates="date" in declared.lower() or "time" in declared.lower()))
         == kind
     )
 

@@ -1,4 +1,8 @@
-"""Building blocks for the forms of the grammar: tables, joins, result columns, and phrasing of requests."""
+"""Building blocks for the forms of the grammar: tables, joins, result columns, and phrasing of requests.
+
+A form is a function that builds one structure of question. In these modules `side` is a `QueryTable`, a table of the
+query with the columns used so far. `things` are the words for some of its rows, such as `employees older than 30`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from jaxrl_sql.datagen.synth.question_template import QuestionCandidate
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Reference, Relation, SynthDatabase
 
 SORTABLE = ("int", "real", "year", "date")
+"""The kinds of columns that can be sorted by."""
+# Requests for columns `{c}` of rows `{t}`.
 _SHOW = (
     "What are the {c} of {t}?",
     "What are the {c} of {t}?",
@@ -67,8 +73,8 @@ class Builder(Phrases):
         super().__init__(rng)
         self.database = database
 
-    def side(self, *kinds: str, label: bool = False) -> QueryTable:
-        """Choose a table that has a column of these kinds, and a label if required."""
+    def choose_table(self, *kinds: str, label: bool = False) -> QueryTable:
+        """Choose a table that has a column of one of these kinds (none: any table), and a label if `label`."""
         fitting = [
             table
             for table in self.database.tables
@@ -85,12 +91,12 @@ class Builder(Phrases):
         ]
 
     def link(self, *, label: bool = False) -> tuple[QueryTable, QueryTable, Reference]:
-        """Choose a foreign key; with `label`, the parent must have a label."""
+        """Choose a foreign key; with `label`, the parent must have a label. Return (child, parent, reference)."""
         child, parent, reference = self.choose([link for link in self.links() if link[1].label or not label])
         return QueryTable(child), QueryTable(parent), reference
 
     def join(self, *, label: bool = False) -> JoinedTables:
-        """Choose a foreign key and join its tables, in either order."""
+        """Choose a foreign key and join its tables as T1 and T2, in either order."""
         child, parent, reference = self.link(label=label)
         keys = (reference.column.name, reference.target)
         if self.chance(0.5):
@@ -103,7 +109,7 @@ class Builder(Phrases):
         return JoinedTables(child, parent, sql, reference.relation, reference)
 
     def column(self, side: QueryTable, *kinds: str) -> AnnotatedColumn:
-        """Choose an unused column of these kinds."""
+        """Choose an unused column of one of these kinds."""
         return side.take(self.choose([column for column in side.free() if column.kind in kinds]))
 
     def choose_category(self, side: QueryTable) -> AnnotatedColumn:
@@ -122,7 +128,7 @@ class Builder(Phrases):
         )
 
     def choose_result_columns(self, side: QueryTable, count: int = 1) -> list[AnnotatedColumn]:
-        """Choose result columns, usually the label first, and no flags."""
+        """Choose `count` result columns, usually the label first, and no flags."""
         columns: list[AnnotatedColumn] = []
         label = side.table.label
         if label is not None and label in side.free() and self.chance(0.7):
@@ -133,7 +139,7 @@ class Builder(Phrases):
         return columns
 
     def clauses(self, side: QueryTable, count: int) -> list[Clause]:
-        """Choose conditions, at most one of which precedes the noun."""
+        """Choose `count` conditions, at most one of which precedes the noun (`remote employees`)."""
         clauses: list[Clause] = []
         for _ in range(count):
             clause = self.clause(side)
@@ -143,11 +149,11 @@ class Builder(Phrases):
         return clauses
 
     def columns_words(self, columns: Sequence[AnnotatedColumn], side: QueryTable, *, many: bool) -> str:
-        """Name columns of a table as a list."""
+        """Name columns of a table as a list, in the plural if `many`."""
         return join_phrases([self.noun_of(column, side, many=many) for column in columns])
 
     def ask(self, columns: str, things: str, *, many: bool = True) -> str:
-        """Phrase a request for columns of several rows, or of one row."""
+        """Phrase a request for columns of several rows, or of one row if not `many`."""
         return self.choose(_SHOW if many else _SHOW_ONE).format(c=columns, t=things)
 
     def ask_number(self, things: str) -> str:
@@ -165,14 +171,14 @@ class Builder(Phrases):
         """Choose an unused numeric column with a meaningful average."""
         return side.take(self.choose([column for column in side.free() if self.is_quantity(column)]))
 
-    def side_of_measures(self) -> QueryTable:
+    def choose_table_with_quantity(self) -> QueryTable:
         """Choose a table that has a numeric column with a meaningful average."""
         return QueryTable(
             self.choose([table for table in self.database.tables if any(map(self.is_quantity, table.columns))])
         )
 
     def k(self, low: int, high: int) -> int:
-        """Choose a number."""
+        """Choose a number of rows to return, from `low` to `high` inclusive."""
         return self.rng.randint(low, high)
 
 
@@ -182,7 +188,7 @@ def where(clauses: Sequence[Clause]) -> str:
 
 
 def candidate(text: str, sql: str, order_check: str = "", sort_check: str = "") -> QuestionCandidate:
-    """Return a candidate whose question starts with a capital letter."""
+    """Return a candidate whose question starts with a capital letter; `QuestionCandidate` explains the checks."""
     return QuestionCandidate((text[0].upper() + text[1:],), sql, order_check, sort_check)
 
 

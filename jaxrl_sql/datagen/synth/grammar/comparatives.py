@@ -13,7 +13,7 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
 
 class Comparatives(NamedTuple):
-    """Words for the highest and lowest value of a column, and for more and less than a value; "" if unknown."""
+    """Words for the highest and lowest value of a column, and for more and less than a value `{}`; "" if unknown."""
 
     most: str = ""
     least: str = ""
@@ -116,10 +116,12 @@ _EVENTS: tuple[tuple[str, str], ...] = (
     (r"admitted on|admission date", "admitted"),
     (r"registered on|filing date|signup date", "registered"),
 )
+# Names such as `hired on date` and `founded year`, and their form with the noun of `_NOUNS`: `hiring date`.
 _NATURAL = (
     (re.compile(r"(\w+) (?:on|for|at|by) date"), "{0} date"),
     (re.compile(r"(\w+(?:ed|t|d|n|since)) year"), "{0} year"),
 )
+# The nouns of events.
 _NOUNS = {
     "hired": "hiring", "joined": "joining", "founded": "founding", "established": "founding", "created": "creation",
     "formed": "founding", "since": "founding", "opened": "opening", "built": "construction", "released": "release",
@@ -135,6 +137,7 @@ _NOUNS = {
     "departs": "departure", "return": "return", "donated": "donation", "opening": "opening", "died": "death",
     "added": "menu", "awarded": "award", "updated": "update", "modified": "change", "completed": "completion",
 }  # fmt: skip
+# Names with a unit: `height cm` becomes `height in cm`.
 _UNIT = re.compile(
     r"(height|width|length|duration|term|age|delay|distance|drive|session length)"
     r" (cm|km|days|months|minutes|seconds|years)"
@@ -146,8 +149,7 @@ _ADJECTIVAL = re.compile(
 )
 _PLACE = re.compile(r"(.* )?(city|town|location|district|region|county|country|neighborhood|quarter|borough|office)")
 _ORIGIN = re.compile(r"(.* )?(nationality|citizenship|origin|country|birthplace|home town|home city|residence)")
-
-
+# Names that end in a particle (`directed by`) are no noun phrases.
 _PARTICLE = re.compile(r" (by|through|for|against)$")
 
 
@@ -163,7 +165,7 @@ def comparatives_of(column: AnnotatedColumn, are_people: bool) -> Comparatives:
         (
             comparatives
             for pattern, of, comparatives in _COMPARATIVES
-            if of in (_ANY, kind) and _matches(pattern, _plain(names(column)))
+            if of in (_ANY, kind) and _matches(pattern, _with_short_forms(names(column)))
         ),
         Comparatives(),
     )
@@ -171,7 +173,7 @@ def comparatives_of(column: AnnotatedColumn, are_people: bool) -> Comparatives:
 
 def event_of(column: AnnotatedColumn, are_people: bool) -> str:
     """Return the event of a time column (`hired`), or ""."""
-    event = next((event for pattern, event in _EVENTS if _matches(pattern, _plain(names(column)))), "")
+    event = next((event for pattern, event in _EVENTS if _matches(pattern, _with_short_forms(names(column)))), "")
     if event == "joined":
         return "who joined" if are_people else "started"
     # People are born, hired, admitted, enrolled and registered; they are not made, placed or opened.
@@ -207,8 +209,8 @@ def place_word(column: AnnotatedColumn, are_people: bool) -> str:
     return ""
 
 
-def _plain(phrases: Iterable[str]) -> tuple[str, ...]:
-    """Add the forms that the rules match: `hired on` for `hired on date`."""
+def _with_short_forms(phrases: Iterable[str]) -> tuple[str, ...]:
+    """Return the phrases and the short forms that the rules match: `hired on` for `hired on date`."""
     return tuple(text for phrase in phrases for text in (phrase, re.sub(r" (on|for|at|by) date$", r" \1", phrase)))
 
 

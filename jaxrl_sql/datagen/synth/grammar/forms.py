@@ -1,4 +1,10 @@
-"""Forms of the grammar on one table: rows, counts, groups, extremes and comparisons with aggregates."""
+"""Forms of the grammar on one table: rows, counts, groups, extremes and comparisons with aggregates.
+
+A form builds a question and its query together. In these functions `side` is the table, `names` and `columns` are the
+result columns, `clauses` the conditions, `things` the words for the rows, `tail` the query from FROM on, and `k` the
+LIMIT. Checks are those of `QuestionCandidate`. The probabilities reproduce Spider's development set (`table.py`). A
+form raises NoFit if the database has no suitable part.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
 
 def ask_rows(builder: Builder) -> QuestionCandidate:
     """Ask for columns of some rows, sorted in a share of the questions."""
-    side = builder.side()
+    side = builder.choose_table()
     columns = builder.choose_result_columns(side, builder.rng.choices((1, 2, 3), (50, 35, 15))[0])
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (25, 55, 20))[0])
     names = ", ".join(column.name for column in columns)
@@ -35,7 +41,7 @@ def ask_rows(builder: Builder) -> QuestionCandidate:
 
 
 def _choose_order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
-    """Return the sort key, ORDER BY and its words."""
+    """Choose a sort order; return (sort key, ORDER BY clause, its words)."""
     column = builder.column(side, *SORTABLE, "text")
     if column.kind == "text":
         phrase = builder.choose(("in alphabetical order of {}", "sorted alphabetically by {}")).format(
@@ -57,7 +63,7 @@ def _choose_order(builder: Builder, side: QueryTable) -> tuple[str, str, str]:
 
 def ask_count(builder: Builder) -> QuestionCandidate:
     """Ask for the number of some rows."""
-    side = builder.side()
+    side = builder.choose_table()
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (15, 60, 25))[0])
     text = builder.ask_number(builder.things(side, clauses))
     return candidate(text, f"SELECT COUNT(*) FROM {side.table.name}{where(clauses)}")
@@ -65,7 +71,7 @@ def ask_count(builder: Builder) -> QuestionCandidate:
 
 def ask_either_value(builder: Builder) -> QuestionCandidate:
     """Ask for rows with either of two values of a category."""
-    side = builder.side("category")
+    side = builder.choose_table("category")
     column = builder.column(side, "category")
     value = builder.value(column)
     other = builder.value(column, value)
@@ -82,7 +88,7 @@ def ask_either_value(builder: Builder) -> QuestionCandidate:
 
 def ask_aggregates(builder: Builder) -> QuestionCandidate:
     """Ask for one to three aggregates of a column."""
-    side = builder.side_of_measures()
+    side = builder.choose_table_with_quantity()
     column = builder.measure(side)
     count = builder.rng.choices((1, 2, 3), (55, 30, 15))[0]
     functions = builder.rng.sample(("AVG", "MAX", "MIN"), count) if count > 1 else ()
@@ -103,7 +109,7 @@ def ask_aggregates(builder: Builder) -> QuestionCandidate:
 
 def ask_distinct_values(builder: Builder) -> QuestionCandidate:
     """Ask for the distinct values of a column, or their number."""
-    side = builder.side()
+    side = builder.choose_table()
     column = builder.choose_category(side)
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (55, 45))[0])
     tail = f" FROM {side.table.name}{where(clauses)}"
@@ -122,7 +128,7 @@ def ask_distinct_values(builder: Builder) -> QuestionCandidate:
 
 def ask_labelled_row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with a label."""
-    side = builder.side(label=True)
+    side = builder.choose_table(label=True)
     clause = builder.label_condition(side)
     side.used.append(side.table.columns[0])
     columns = [builder.choose_result_columns(side)[0] for _ in range(builder.rng.choices((1, 2), (70, 30))[0])]
@@ -135,7 +141,7 @@ def ask_labelled_row(builder: Builder) -> QuestionCandidate:
 
 def ask_extreme_row(builder: Builder) -> QuestionCandidate:
     """Ask for columns of the row with the highest or lowest value of a column, or of the top few."""
-    side = builder.side(*SORTABLE)
+    side = builder.choose_table(*SORTABLE)
     column = builder.column(side, *SORTABLE)
     is_highest = builder.chance(0.6)
     clause = builder.extreme(side, column, is_highest)
@@ -154,6 +160,7 @@ def ask_extreme_row(builder: Builder) -> QuestionCandidate:
 def _of_extreme(
     builder: Builder, side: QueryTable, clauses: Sequence[Clause], phrase: str, k: int, *, is_label: bool
 ) -> str:
+    """Phrase a request for columns (`phrase`) of the `k` rows of an extreme, the first of the clauses."""
     best, *rest = clauses
     if k > 1:
         things = builder.things(side, [Clause("", f"{k} {best.before}".strip(), best.after), *rest])
@@ -174,7 +181,7 @@ def _of_extreme(
 
 def ask_per_group(builder: Builder) -> QuestionCandidate:
     """Ask for a number or aggregates of each group of rows, with HAVING or ORDER BY in a share of the questions."""
-    side = builder.side("category")
+    side = builder.choose_table("category")
     category = builder.choose_category(side)
     parts, phrases = [category.name], []
     if builder.chance(0.6):
@@ -206,7 +213,7 @@ def ask_per_group(builder: Builder) -> QuestionCandidate:
 
 
 def _sort_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) -> QuestionCandidate:
-    """Sort the groups by their aggregate, in a share of the questions."""
+    """Sort the groups by their aggregate in a share of the questions; `parts` are the result columns of the query."""
     if not builder.chance(0.12):
         return candidate(text, query)
     way, direction = builder.choose((("DESC", "descending"), ("ASC", "ascending")))
@@ -218,7 +225,7 @@ def _sort_groups(builder: Builder, text: str, query: str, parts: Sequence[str]) 
 
 def ask_groups_having(builder: Builder) -> QuestionCandidate:
     """Ask for the groups with enough rows, or with a high or low aggregate."""
-    side = builder.side()
+    side = builder.choose_table()
     category = builder.choose_category(side)
     if builder.chance(0.3):
         return _ask_groups_by_average(builder, side, category)
@@ -241,6 +248,7 @@ def ask_groups_having(builder: Builder) -> QuestionCandidate:
 
 
 def _ask_groups_by_average(builder: Builder, side: QueryTable, category: AnnotatedColumn) -> QuestionCandidate:
+    """Ask for the groups whose aggregate of a column is above or below a value."""
     column = builder.measure(side)
     middle = round_value(column, builder.quantile(column, 0.35, 0.65), is_up=True)
     sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below")))
@@ -261,7 +269,7 @@ def _ask_groups_by_average(builder: Builder, side: QueryTable, category: Annotat
 
 def ask_most_common(builder: Builder) -> QuestionCandidate:
     """Ask for the most or least frequent value of a column."""
-    side = builder.side()
+    side = builder.choose_table()
     category = builder.choose_category(side)
     way, rank = builder.choose((("DESC", "most"), ("DESC", "most"), ("ASC", "least")))
     clauses = builder.clauses(side, builder.rng.choices((0, 1), (75, 25))[0])
@@ -286,7 +294,7 @@ def ask_most_common(builder: Builder) -> QuestionCandidate:
 
 def ask_against_average(builder: Builder) -> QuestionCandidate:
     """Ask for rows above or below the average of all rows, or an aggregate of some rows."""
-    side = builder.side_of_measures()
+    side = builder.choose_table_with_quantity()
     column = builder.measure(side)
     sign, comparison = builder.choose(((">", "above"), (">", "higher than"), ("<", "below"), ("<", "lower than")))
     function = "AVG"
@@ -314,7 +322,7 @@ def ask_against_average(builder: Builder) -> QuestionCandidate:
 
 def ask_shared_values(builder: Builder) -> QuestionCandidate:
     """Ask for values of a column that two kinds of rows share, that only the first has, or that either has."""
-    side = builder.side()
+    side = builder.choose_table()
     category = builder.choose_category(side)
     first, second = builder.clauses(side, 1)[0], builder.clauses(side, 1)[0]
     operator = builder.choose(("INTERSECT", "EXCEPT", "UNION"))
@@ -331,7 +339,7 @@ def ask_shared_values(builder: Builder) -> QuestionCandidate:
 
 def ask_containing(builder: Builder) -> QuestionCandidate:
     """Ask for rows whose text contains a word, or begins with a letter."""
-    side = builder.side("text")
+    side = builder.choose_table("text")
     column = builder.column(side, "text")
     text = str(builder.value(column))
     if builder.chance(0.35) and text[:1].isalpha():

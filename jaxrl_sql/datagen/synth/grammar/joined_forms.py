@@ -1,4 +1,9 @@
-"""Forms of the grammar on several tables: rows at both ends of a foreign key, groups of children, chains."""
+"""Forms of the grammar on several tables: rows at both ends of a foreign key, groups of children, chains.
+
+A child is a row with a foreign key, its parent the row that it references, and a grandparent the parent's parent. The
+names of variables are those of `forms.py`; `both` are the joined tables, `kids` the words for children, and `owner` is
+a condition on the parent.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,13 @@ from jaxrl_sql.datagen.synth.spec import AnnotatedTable, Reference
 
 
 def _choose_owner(builder: Builder, both: JoinedTables) -> Clause:
-    """Return a condition on the parent, with the words for its children (`working in the Sales department`)."""
+    """Return a condition on the parent, with words that follow the children (`working in the Sales department`)."""
     owner = _choose_condition(builder, both.parent)
     return Clause(owner.sql, after=f"{both.relation.of_child} {owner.after}")
 
 
 def _choose_condition(builder: Builder, side: QueryTable) -> Clause:
-    """Return a condition on rows; `after` holds the words for the rows that meet it, one by name or several."""
+    """Return a condition on rows; its words name these rows, a single one by its label or several."""
     if side.table.label is not None and builder.chance(0.5):
         return builder.label_condition(side)
     clause = builder.clause(side)
@@ -339,6 +344,7 @@ def ask_over_three_tables(builder: Builder) -> QuestionCandidate:
 def _ask_grandchildren(
     builder: Builder, sides: tuple[QueryTable, QueryTable, QueryTable], first: Reference, second: Reference
 ) -> QuestionCandidate:
+    """Ask for children by a condition on their grandparents; `sides` are child, parent and grandparent."""
     child, parent, top = sides
     sql = _join_upwards(child.table, parent.table, top.table, first, second)
     owner = _choose_condition(builder, top)
@@ -356,6 +362,7 @@ def _ask_grandchildren(
 def _ask_over_link_table(
     builder: Builder, sides: tuple[QueryTable, QueryTable, QueryTable], first: Reference, second: Reference
 ) -> QuestionCandidate:
+    """Ask for rows that a linking table (the middle of `sides`) connects with rows that meet a condition."""
     near, link, far = sides
     sql = (
         f"{near.table.name} AS T1 JOIN {link.table.name} AS T2 ON T1.{first.target} = T2.{first.column.name} "

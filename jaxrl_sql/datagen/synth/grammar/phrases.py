@@ -1,4 +1,8 @@
-"""Phrase columns, rows, values and conditions in words."""
+"""Phrase columns, rows, values and conditions in words, and write their SQL.
+
+In the wordings `{c}` is a column, `{v}` a value, `{r}` a relation such as `above`, `{b}` the verb, and `{s}` a noun for
+a row. The argument `many` asks for a plural.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,11 @@ from jaxrl_sql.datagen.synth.part_sampler import (
 )
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value, flag_of
 
+# Probabilities: of a synonym for a column, of a synonym for a table's rows, and of quotation marks around a text.
 SYNONYM_SHARE = 0.35
 _OTHER_NOUN_SHARE = 0.12
 _QUOTED_SHARE = 0.2
+# Nouns for rows that are people: the tables whose first column is a person's name, and further ones.
 _PEOPLE = frozenset(
     name.replace("_", " ")
     for domain in (*SEEN_DOMAINS, *UNSEEN_DOMAINS)
@@ -44,7 +50,9 @@ _NO_COUNT = re.compile(
     r"\b(hours|minutes|seconds|days|months|years|miles|liters|hectares|kilometers|units|tons|degrees|earnings|holdings"
     r"|assets|sales|dues|watts|square meters|fines|donations|millions|funds|costs|profits|revenues)\b"
 )
+# Amounts without a meaningful sum.
 _NO_SUM = re.compile(r"\b(total|average|mean|rate|age|year|rating|score|price|level|temperature|height|number)\b")
+# Particles at the end (`directed by`), and modifiers after the noun (`tickets sold`).
 _PARTICLE = re.compile(r" (of|in|on|at|by|to|for|from|with|per)$")
 _PARTICIPLE = re.compile(r" (\w+ed|coding|available|sold|made|late|spent|written|overdue|won|for|against|in space)$")
 # Numbers that identify or rank things, without a meaningful average.
@@ -54,15 +62,18 @@ _NO_QUANTITY = re.compile(
 )
 # Names that repeat the kind of row (`singer name`), shortened to `name`; `full name` and others stay.
 _OWN_NAME = re.compile(r"(?!full|stage|pen|first|last|character|donor|holder|case|user)\w+( \w+)? name")
+# Uncountable nouns, which stay in the singular.
 _NO_PLURAL = frozenset(
     """pay income upkeep financing experience stock humidity moisture rainfall precipitation weather transport equipment
     energy fuel revenue mileage noise soil attendance compensation wealth effort diet""".split()
 )
 # `paid by card`, `produced by Ada Cohen`.
 _DONE_BY = re.compile(r"\w+(ed|paid|written) (by|through)")
+# An amount with its unit: `height in cm`.
 _IN_UNIT = re.compile(r"(.+) in (\w+)")
 _COMPASS = ("north", "south", "east", "west")
-_HEAD = re.compile(r" (?:of|in|on|at|by|to|for|from|with|per)\b")
+# The particle after the noun of a phrase: `date of birth`.
+_AFTER_NOUN = re.compile(r" (?:of|in|on|at|by|to|for|from|with|per)\b")
 _AGGREGATES = {
     "AVG": ("average {}", "mean {}"),
     "MAX": ("maximum {}", "highest {}"),
@@ -74,7 +85,7 @@ _TIME_AGGREGATES = {"MAX": ("latest {}", "most recent {}"), "MIN": ("earliest {}
 
 @dataclass(frozen=True)
 class Clause:
-    """A condition: its SQL, and the words before (`before`) or after (`after`) the noun."""
+    """A condition: its SQL, and its words, which are before (`remote`) or after the noun (`older than 30`)."""
 
     sql: str
     before: str = ""
@@ -120,7 +131,7 @@ def plural_words(phrase: str) -> str:
     """
     if _PARTICLE.search(phrase):
         return phrase
-    match = _HEAD.search(phrase) or _PARTICIPLE.search(phrase)
+    match = _AFTER_NOUN.search(phrase) or _PARTICIPLE.search(phrase)
     head, tail = (phrase[: match.start()], phrase[match.start() :]) if match else (phrase, "")
     return (
         phrase
@@ -130,7 +141,7 @@ def plural_words(phrase: str) -> str:
 
 
 def number_words(number: int) -> str:
-    """Return a number in words if it is one, else in digits."""
+    """Return `one` for 1, and other numbers in digits."""
     return "one" if number == 1 else str(number)
 
 
@@ -147,7 +158,7 @@ def _is_plural(phrase: str) -> bool:
 
 
 class Phrases(PartSampler):
-    """Chooses words and conditions of one question, determined by a seed."""
+    """Chooses words and conditions of one question with a random generator."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -228,14 +239,15 @@ class Phrases(PartSampler):
         side.take(column)
         name = side.name(column)
         if column.kind == "bool":
-            return self._flag(column, name, side)
+            return self._flag_condition(column, name, side)
         if column.kind in ("text", "category", "id"):
-            return self._equal(column, name, side)
+            return self._equality_condition(column, name, side)
         if column.kind in ("date", "year"):
-            return self._when(column, name, side)
-        return self._write_comparison(column, name, side)
+            return self._time_condition(column, name, side)
+        return self._number_condition(column, name, side)
 
-    def _flag(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+    def _flag_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition on a flag, positive or negative; `name` is the column in SQL, here and below."""
         holds = self.chance(0.7)
         value = next((value for value in column.values if flag_of(value) == holds), int(holds))
         sql, claim = f"{name} = {literal(value)}", column.words
@@ -247,7 +259,8 @@ class Phrases(PartSampler):
             return Clause(sql, before=claim)
         return Clause(sql, after=f"{'who' if side.are_people else 'that'} are {'' if holds else 'not '}{claim}")
 
-    def _equal(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+    def _equality_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition that a text or category equals a value, or sometimes that it does not."""
         value = self.value(column)
         if column.kind == "category" and len(set(column.values)) > 2 and self.chance(0.12):
             other = f"whose {self.noun_of(column)} is not {self.value_words(value)}"
@@ -265,7 +278,8 @@ class Phrases(PartSampler):
         form = self.choose(("whose {c} is {v}", "with the {c} {v}"))
         return Clause(sql, after=form.format(c=self.noun_of(column), v=text))
 
-    def _when(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+    def _time_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition on a date or year: a year, a range, or a bound, with the words of its event (`hired`)."""
         event = event_of(column, side.are_people)
         if column.kind == "year" and self.chance(0.25):
             value = self.value(column)
@@ -278,7 +292,7 @@ class Phrases(PartSampler):
                 raise NoFit
             text = f"{phrase} between {low} and {high}"
             return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
-        sign, value = self._cut(column)
+        sign, value = self._choose_bound(column)
         comparatives = comparatives_of(column, side.are_people)
         if sign in (">", "<") and comparatives.more:
             return Clause(
@@ -293,7 +307,8 @@ class Phrases(PartSampler):
             return Clause(f"{name} {sign} {literal(value)}", after=f"{event} {relation} {value}")
         return Clause(f"{name} {sign} {literal(value)}", after=f"whose {self.noun_of(column)} is {relation} {value}")
 
-    def _write_comparison(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+    def _number_condition(self, column: AnnotatedColumn, name: str, side: QueryTable) -> Clause:
+        """Return a condition on a number: a value, a range, or a bound, with comparatives if there are any."""
         if column.kind == "int" and self.chance(0.08) and len(set(column.values)) < 40:
             value = self.value(column)
             return Clause(f"{name} = {literal(value)}", after=f"whose {self.amount(column)} is {value}")
@@ -305,7 +320,7 @@ class Phrases(PartSampler):
             noun = self.amount(column)
             text = f"whose {noun} {verb(noun)} between {low} and {high}"
             return Clause(f"{name} BETWEEN {literal(low)} AND {literal(high)}", after=text)
-        sign, value = self._cut(column)
+        sign, value = self._choose_bound(column)
         sql = f"{name} {sign} {literal(value)}"
         comparatives = comparatives_of(column, side.are_people)
         if sign in (">", "<") and comparatives.more and self.chance(0.75):
@@ -329,9 +344,10 @@ class Phrases(PartSampler):
         return Clause(sql, after=form.format(c=noun, b=verb(noun), r=relation, v=value))
 
     def _is_counted(self, phrase: str) -> bool:
+        """Return whether a column's words are a number of things (`seats`), not an amount (`hours`)."""
         return _is_plural(phrase) and not _NO_COUNT.search(phrase)
 
-    def _cut(self, column: AnnotatedColumn) -> tuple[str, Value]:
+    def _choose_bound(self, column: AnnotatedColumn) -> tuple[str, Value]:
         """Return a comparison operator and a value that selects some rows."""
         is_upward = self.chance(0.55)
         value = self.quantile(column, *((0.3, 0.92) if is_upward else (0.08, 0.7)))
@@ -339,7 +355,7 @@ class Phrases(PartSampler):
         return sign, round_value(column, value, sign in (">", "<="))
 
     def aggregate_of(self, side: QueryTable, column: AnnotatedColumn, functions: Sequence[str] = ()) -> tuple[str, str]:
-        """Return an aggregate of a column and its words (`average price`)."""
+        """Return an aggregate of a column and its words (`average price`); `functions` are those to choose from."""
         is_measure = column.kind in MEASURE
         texts = _AGGREGATES if is_measure else _TIME_AGGREGATES
         function = self.choose(functions or (("AVG", "AVG", "MAX", "MIN", "SUM") if is_measure else ("MAX", "MIN")))
@@ -352,7 +368,7 @@ class Phrases(PartSampler):
         return f"{function}({side.name(column)})", self.choose(texts[function]).format(noun)
 
     def extreme(self, side: QueryTable, column: AnnotatedColumn, is_highest: bool) -> Clause:
-        """Return words for the rows with the highest or lowest value of a column; the SQL is the sort direction."""
+        """Return words for the row with the highest or lowest value of a column; the clause's SQL is DESC or ASC."""
         way = "DESC" if is_highest else "ASC"
         comparatives = comparatives_of(column, side.are_people)
         best = comparatives.most if is_highest else comparatives.least

@@ -1,7 +1,8 @@
 """Relations between the tables of the generator's domains, in words for both ends of a foreign key.
 
-A line is `child > parent: words before the parent | words before the children`: *employees working in the department*,
-*departments that employ the employees*. Names are roles of the domains.
+The child is the table with the foreign key, the parent the table that it references. A line is
+`child > parent: words before the parent | words before the children`: *employees working in the department*,
+*departments that employ the employees*. Names are the first names of the tables in `domains_*.py`.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ bike_share
 
 
 def parse_relations(text: str) -> dict[tuple[str, str, str], Relation]:
-    """Return the relations by domain, child and parent; ValueError for an invalid line."""
+    """Return the relations by (domain, child, parent); raises ValueError for an invalid line."""
     relations: dict[tuple[str, str, str], Relation] = {}
     domain = ""
     for line in filter(None, text.splitlines()):
@@ -144,4 +145,4 @@ def parse_relations(text: str) -> dict[tuple[str, str, str], Relation]:
 
 
 RELATIONS = parse_relations(_TEXT)
-"""The relations by domain, child and parent."""
+"""The relations by (domain, child, parent)."""

@@ -1,8 +1,8 @@
 """Forms of the grammar by Spider's difficulty, with sampling weights.
 
-A form is tried for the difficulties that it can reach, and candidates of another are rejected. The weights
-reproduce the shares of joins, groups, sorting, nesting and other constructs in Spider's development set
-(`scripts/compare_generated.py`).
+A form is listed under each difficulty that its questions may have; a candidate whose query has another difficulty is
+rejected. The weights reproduce the shares of joins, groups, sorting, nesting and other constructs in Spider's
+development set (`scripts/compare_generated.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jaxrl_sql.datagen.synth.spec import SynthDatabase
 
 
 class Form(NamedTuple):
-    """A form of questions and its sampling weight."""
+    """A form, a function that builds a question of one structure, and its relative frequency."""
 
     weight: float
     make: Callable[[Builder], QuestionCandidate]
 
     def build(self, rng: random.Random, database: SynthDatabase) -> QuestionCandidate:
-        """Build a question about the database; raises NoFit if the form does not apply."""
+        """Build a question about the database; raises NoFit if the form does not apply to it."""
         return self.make(Builder(rng, database))
 
 

@@ -23,7 +23,7 @@ class CatalogColumn:
     """A column: `type` is the server's name of its type.
 
     `kind` is a key of `KINDS` in `sample.values`, by which values are converted, or "" for a type that SQLite cannot
-    hold.
+    hold. `choices` are the values of an enum as SQL literals, or "".
     """
 
     name: str
@@ -31,6 +31,7 @@ class CatalogColumn:
     kind: str
     not_null: bool = False
     comment: str = ""
+    choices: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,11 +64,12 @@ SET default_transaction_read_only = on; SET lock_timeout = '{LOCK_SECONDS}s'; SE
 SET jit = off; SET max_parallel_workers_per_gather = 0; SET synchronize_seqscans = off;
 SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
 """
-# (oid, schema, name, whether the role can read it, whether it has row security, whether it is a view). Partitions are
-# not listed; a partitioned table is read with its partitions. Foreign tables count as views: neither has keys, and the
-# server may take long to read the first rows. Views of extensions are not listed.
+# (oid, schema, name, whether the role may use the schema, whether it can read the table, whether it has row security,
+# whether it is a view). Partitions are not listed; a partitioned table is read with its partitions. Foreign tables
+# count as views: neither has keys, and the server may take long to read the first rows. Views of extensions are not
+# listed.
 _TABLES = """
-SELECT c.oid::int8, n.nspname, c.relname,
+SELECT c.oid::int8, n.nspname, c.relname, has_schema_privilege(n.oid, 'USAGE'),
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.relrowsecurity,
        c.relkind IN ('v', 'm', 'f')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -76,7 +77,7 @@ WHERE (c.relkind IN ('r', 'p', 'f') OR c.relkind IN ('v', 'm') AND NOT EXISTS (
         SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
       )) AND NOT c.relispartition AND c.relpersistence <> 't'
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
-ORDER BY n.nspname <> 'public', n.nspname, c.oid
+ORDER BY n.nspname, c.oid
 """
 _COLUMNS = """
 SELECT attrelid::int8, attnum::int8, attname, format_type(atttypid, atttypmod), atttypid::int8, atttypmod, attnotnull,
@@ -87,6 +88,9 @@ _CATALOG_TYPES = """
 SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typcategory, t.typelem::int8, t.typbasetype::int8, t.typtypmod
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype <> 'p'
 """
+_ENUMS = (
+    "SELECT enumtypid::int8, string_agg(quote_literal(enumlabel), ', ' ORDER BY enumsortorder) FROM pg_enum GROUP BY 1"
+)
 # (table, referenced table, `p`rimary, `u`nique or `f`oreign key, column numbers, referenced column numbers, operators
 # that compare a foreign key's columns with the referenced ones).
 _KEYS = """
@@ -336,16 +340,32 @@ class _Type(NamedTuple):
 
 
 def _catalog(cursor: Any) -> Catalog:
-    """Return the tables that the role can read, their foreign keys, and a line for each omission."""
+    """Return the tables that the role can read, their foreign keys, and a line for each omission.
+
+    Tables are in the order in which the executor's sessions find them: first the role's search path, then the other
+    schemas by name. Of several tables with one name, only the first can be named without its schema.
+    """
 
     def select(sql: str, *values: Any) -> Sequence[Sequence[Any]]:
         cursor.execute(sql, values or None)
         return cursor.fetchall()
 
+    cursor.execute("RESET search_path")
+    ((search_path,),) = select("SELECT pg_catalog.current_schemas(false)::text[]")
+    cursor.execute("SET search_path = pg_catalog")
+    rank = {schema: place for place, schema in enumerate(search_path)}
     paths: dict[int, TablePath] = {}
+    first: dict[str, str] = {}
     views = set()
     notes = []
-    for oid, schema, name, is_readable, has_policies, is_view in select(_TABLES):
+    rows = sorted(select(_TABLES), key=lambda row: rank.get(row[1], len(rank)))
+    for oid, schema, name, is_usable, is_readable, has_policies, is_view in rows:
+        other = first.setdefault(name.casefold(), schema) if is_usable else schema
+        if is_readable and other != schema:
+            notes.append(
+                f"{schema}.{name} is left out: {other}.{name} has its name and is before it in the search_path"
+            )
+            continue
         if is_readable:
             paths[oid] = (schema, name)
             views |= {oid} if is_view else set()
@@ -353,10 +373,14 @@ def _catalog(cursor: Any) -> Catalog:
             notes.append(f"{schema}.{name} is left out: the role may not read it")
         if is_readable and has_policies:
             notes.append(f"{schema}.{name} has row security: only rows that the role may see are sampled")
+    if added := sorted({schema for schema, _ in paths.values()}.difference(search_path)):
+        notes.insert(0, f"the search_path of queries ends with {', '.join(added)}: tables need no schema's name")
+    choices: dict[int, str] = dict(select(_ENUMS))
     types = {oid: _Type(*rest) for oid, *rest in select(_CATALOG_TYPES)}
     columns: dict[int, dict[int, CatalogColumn]] = defaultdict(dict)
     for oid, number, name, type_name, type_oid, modifier, not_null, comment in select(_COLUMNS, [*paths]):
-        columns[oid][number] = CatalogColumn(name, type_name, _kind(type_oid, modifier, types), not_null, comment or "")
+        kind = _kind(type_oid, modifier, types)
+        columns[oid][number] = CatalogColumn(name, type_name, kind, not_null, comment or "", choices.get(type_oid, ""))
     keys = select(_KEYS, [*paths])
     tables = tuple(replace(_table(oid, path, columns[oid], keys), is_view=oid in views) for oid, path in paths.items())
     return Catalog(tables, tuple(_foreign_keys(keys, paths, columns)), tuple(notes))

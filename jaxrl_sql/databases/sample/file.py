@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jaxrl_sql.databases.engines.catalog import Catalog, CatalogForeignKey, CatalogTable
+from jaxrl_sql.databases.engines.catalog import Catalog, CatalogColumn, CatalogForeignKey, CatalogTable
 from jaxrl_sql.databases.sample.choose import unique_keys
 from jaxrl_sql.databases.sample.values import KINDS
 from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
+from jaxrl_sql.text2sql.schema.read import POSTGRESQL_SAMPLE
 from jaxrl_sql.types import Cell, InputError
 
+# A type that lists its values, as MariaDB and DuckDB write it.
+_ENUM = re.compile(r"enum\((.*)\)", re.IGNORECASE | re.DOTALL)
 # The columns of a file of descriptions, as BIRD has them and `jaxrl_sql.text2sql.schema.describe` reads them.
 _DESCRIBED = ("original_column_name", "column_name", "column_description", "data_format", "value_description")
 
@@ -21,11 +25,13 @@ _DESCRIBED = ("original_column_name", "column_name", "column_description", "data
 class SampleFile:
     """The SQLite file of a sample while it is written."""
 
-    def __init__(self, path: Path, catalog: Catalog) -> None:
+    def __init__(self, path: Path, catalog: Catalog, engine: str) -> None:
         # No journal: the file is not read before it is complete, and an incomplete one is deleted.
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
+        if engine == "postgresql":
+            self._connection.execute(f"PRAGMA application_id = {POSTGRESQL_SAMPLE}")
         names = {table.path: table.name for table in catalog.tables}
         for table in catalog.tables:
             keys = [(key, names[key.parent]) for key in catalog.foreign_keys if key.child == table.path]
@@ -83,10 +89,14 @@ def _create_table(
 
 
 def write_descriptions(folder: Path, tables: Iterable[CatalogTable]) -> list[str]:
-    """Write the comments of columns, one file per table that has any; return a line for each table that cannot."""
+    """Write the comments of columns and the values of enums, one file per table that has any.
+
+    Returns a line for each table whose file cannot be written.
+    """
     notes = []
     for table in tables:
-        if not any(column.comment for column in table.columns):
+        rows = [(column.name, "", column.comment, column.type, _choices(column)) for column in table.columns]
+        if not any(comment or choices for _, _, comment, _, choices in rows):
             continue
         if "/" in table.name or "\0" in table.name:
             notes.append(f"{table.title}: no file can have its name, so its comments are left out")
@@ -95,5 +105,11 @@ def write_descriptions(folder: Path, tables: Iterable[CatalogTable]) -> list[str
         with (folder / f"{table.name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(_DESCRIBED)
-            writer.writerows((column.name, "", column.comment, column.type, "") for column in table.columns)
+            writer.writerows(rows)
     return notes
+
+
+def _choices(column: CatalogColumn) -> str:
+    """Return the values of an enum as SQL literals, or ""."""
+    listed = _ENUM.fullmatch(column.type)
+    return column.choices or (listed[1] if listed else "")

@@ -71,7 +71,7 @@ def sample(
             reason = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
             raise InputError(f"{source.shown}: there is no table that the role can read{reason}")
         scratch.mkdir(parents=True)
-        file = SampleFile(scratch / f"{target.name}.sqlite", chosen)
+        file = SampleFile(scratch / f"{target.name}.sqlite", chosen, url.partition(":")[0])
         try:
             sampler = _Sampler(source, chosen, file)
             sampler.take_all(rows, report)

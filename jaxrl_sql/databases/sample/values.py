@@ -64,7 +64,7 @@ KINDS = {
     "date": CellType("DATE", str),
     "time": CellType("TIME", str),
     "timestamp": CellType("TIMESTAMP", str),
-    "zoned": CellType("TIMESTAMP", _without_zone),  # timestamps with a time zone
+    "zoned": CellType("TIMESTAMPTZ", _without_zone),  # timestamps with a time zone
     "bytes": CellType("BLOB", _blob),
     "other": CellType("TEXT", str),  # the server's text
 }

@@ -27,6 +27,8 @@ _KINDS = {
     "TEXT": "text",
     "DATE": "date",
     "TIMESTAMP": "timestamp",
+    "TIMESTAMPTZ": "timestamp",
+    "BOOLEAN": "boolean",
     "BLOB": "blob",
 }
 

@@ -28,8 +28,9 @@ _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
 class EngineColumn(NamedTuple):
     """A column on an engine: its name there, its kind there, and its affinity in SQLite's comparisons.
 
-    Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `blob`, or "" if unknown. The affinity is the type that
-    SQLite converts the other side of a comparison to: `integer`, `real`, `numeric`, `text`, or "" for no conversion.
+    Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `boolean`, `blob`, or "" if unknown. The affinity is the
+    type that SQLite converts the other side of a comparison to: `integer`, `real`, `numeric`, `text`, or "" for no
+    conversion.
     """
 
     name: str

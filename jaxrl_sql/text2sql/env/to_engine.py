@@ -15,20 +15,9 @@ from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT, transpile_or_none
 from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, FromItem, Scopes
+from jaxrl_sql.text2sql.schema.quote import POSTGRESQL_RESERVED
 from jaxrl_sql.types import InputError
 
-# Reserved words that PostgreSQL rejects as unquoted names; sqlglot knows those of the other engines.
-_RESERVED = frozenset(
-    """
-    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
-    column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
-    current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze
-    from full grant group having ilike in initially inner intersect into is isnull join lateral leading left like limit
-    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing primary references
-    returning right select session_user similar some symmetric table tablesample then to trailing true union unique user
-    using variadic verbose when where window with
-    """.split()
-)
 # Names that need no quotes.
 _UNQUOTED_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # The texts that an engine reads as a date or a timestamp.
@@ -67,6 +56,9 @@ class _Rewriter:
         self.engine = engine
         self.schema = schema
         self.scopes = Scopes(schema)
+        # The names of tables and columns, as opposed to aliases.
+        self.names = {table.name for table in schema.values()}
+        self.names |= {column.name for table in schema.values() for column in table.columns.values()}
         comparisons: dict[type[exp.Expression], Callable[[exp.Expression], exp.Expression | None]] = dict.fromkeys(
             _COMPARISONS, self._rewrite_comparison
         )
@@ -141,9 +133,11 @@ class _Rewriter:
         return list(self.scopes.sources(select))
 
     def _identifier(self, name: str) -> exp.Identifier:
-        """Return an identifier, quoted if the engine requires it."""
-        is_reserved = self.engine == "postgresql" and name.lower() in _RESERVED
-        return exp.Identifier(this=name, quoted=is_reserved or not _UNQUOTED_NAME.fullmatch(name.lower()))
+        """Return an identifier, quoted if the engine requires it; PostgreSQL's unquoted names are in lower case."""
+        needs_quotes = self.engine == "postgresql" and (
+            name.lower() in POSTGRESQL_RESERVED or (name != name.lower() and name in self.names)
+        )
+        return exp.Identifier(this=name, quoted=needs_quotes or not _UNQUOTED_NAME.fullmatch(name.lower()))
 
     def _alias_subqueries(self, tree: exp.Expression) -> None:
         """Add aliases to subqueries in FROM without one, which PostgreSQL and MariaDB require."""
@@ -237,6 +231,8 @@ class _Rewriter:
     ) -> tuple[exp.Expression, exp.Expression]:
         """Return both sides of a comparison, converted so that the engine compares them like SQLite's affinities do."""
         kinds = self.scopes.kind(left), self.scopes.kind(right)
+        if "boolean" in kinds and self.engine == "postgresql":
+            return _number_as_boolean(left), _number_as_boolean(right)
         if kinds[0] in _DATE_PATTERNS or kinds[1] in _DATE_PATTERNS:
             return self._date_as_text(left, right, kinds[0]), self._date_as_text(right, left, kinds[1])
         if "text" in kinds and not NUMBERS.isdisjoint(kinds):
@@ -371,3 +367,9 @@ def _cast(node: exp.Expression, kind: str) -> exp.Expression:
     if isinstance(node, exp.Alias):
         return exp.alias_(exp.cast(node.this, kind), node.alias)
     return exp.cast(node, kind)
+
+
+def _number_as_boolean(node: exp.Expression) -> exp.Expression:
+    """Return true or false for the literals 1 and 0, as which SQLite stores them."""
+    is_number = isinstance(node, exp.Literal) and node.name in ("0", "1")
+    return exp.Boolean(this=node.name == "1") if is_number else node

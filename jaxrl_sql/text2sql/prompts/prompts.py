@@ -29,7 +29,7 @@ from jaxrl_sql.text2sql.prompts.styles import GIVEN, Parts, PromptStyle, Shown
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.link import link
 from jaxrl_sql.text2sql.schema.prune import find_columns_of_all, prune
-from jaxrl_sql.text2sql.schema.quote import quote_name, quote_text
+from jaxrl_sql.text2sql.schema.quote import quote_name, quote_postgresql, quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
 from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
@@ -214,7 +214,8 @@ def message_texts(
         messages = tuple((role, escape(text, TAGS)) for role, text in example.messages)
         return style.parts(replace(example, messages=messages), "", "")
     schema = select_schema(example, style) if schema is None else schema
-    values = "; ".join(_format_match(*match) for match in schema.matched) if style.in_question else ""
+    quote = quote_postgresql if schema.is_postgresql else quote_name
+    values = "; ".join(_format_match(quote, *match) for match in schema.matched) if style.in_question else ""
     text = style.show(example, replace(schema, matched=()) if values else schema)
     example = replace(
         example,
@@ -225,9 +226,9 @@ def message_texts(
     return style.parts(example, escape(text), escape(values))
 
 
-def _format_match(table: str, column: str, value: str) -> str:
+def _format_match(quote: Callable[[str], str], table: str, column: str, value: str) -> str:
     """Return a value that the question names, such as `country.name = 'France'`."""
-    return f"{quote_name(table)}.{quote_name(column)} = {quote_text(' '.join(value.split()))}"
+    return f"{quote(table)}.{quote(column)} = {quote_text(' '.join(value.split()))}"
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:

@@ -115,7 +115,7 @@ def _build_index(version: Version) -> _SchemaIndex:
     """Index the tables and views of a schema, with the column descriptions at the time of the first call."""
     schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
     tables = (*schema.tables, *schema.views)
-    whole = Schema(tables)
+    whole = Schema(tables, is_postgresql=schema.is_postgresql)
     number_of = {table.name: i for i, table in enumerate(tables)}
     columns = tuple((table.name, column.name) for table in tables for column in table.columns)
     starts = np.cumsum([0, *(len(table.columns) for table in tables)])

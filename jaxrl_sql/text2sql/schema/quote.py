@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 # Words that SQLite does not accept unquoted everywhere (as a table, as a column, after a dot). Most of its keywords are
 # valid names. Join keywords are not always ambiguous, but are quoted for readability.
@@ -16,6 +16,19 @@ RESERVED = frozenset(
     transaction true union unique update using values when where
     """.split()
 )
+POSTGRESQL_RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
+    column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
+    current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze
+    from full grant group having ilike in initially inner intersect into is isnull join lateral leading left like limit
+    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing primary references
+    returning right select session_user similar some symmetric table tablesample then to trailing true union unique user
+    using variadic verbose when where window with
+    """.split()
+)
+"""The words that PostgreSQL rejects as unquoted names."""
+
 # Other SQL keywords that occur as names, which OmniSQL's prompts have in backticks.
 _KEYWORDS = frozenset(
     """
@@ -47,6 +60,11 @@ def quote_name(name: str, *, always: bool = False, mark: str = '"') -> str:
     if not always and _UNQUOTED_NAME.fullmatch(name) and name.lower() not in RESERVED:
         return name
     return mark + name.replace(mark, 2 * mark) + mark
+
+
+def quote_postgresql(name: str, quote: Callable[[str], str] = quote_name) -> str:
+    """Return a name on a PostgreSQL server: in quotes if it is reserved or not in lower case, else by `quote`."""
+    return quote_name(name, always=True) if name != name.lower() or name in POSTGRESQL_RESERVED else quote(name)
 
 
 def quote_names(names: Iterable[str], *, always: bool = False, mark: str = '"') -> str:

@@ -19,6 +19,9 @@ from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
 from jaxrl_sql.text2sql.schema.sqlite_file import concerns_only_one_table, read_file
 from jaxrl_sql.types import InputError
 
+POSTGRESQL_SAMPLE = 0x53716C50
+"""SQLite's `application_id` in the file of a sample of a PostgreSQL database."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -61,13 +64,15 @@ class Schema:
     SQLite's internal tables and shadow tables of virtual tables are excluded. Views are separate, as tables without
     keys; in a database with only views, they are its tables. `matched` has (table, column, value) of values that a
     question seems to refer to, from best to worst. It is empty after reading; `prompts.select_schema` sets it.
-    `left_out` has (table or table.column, reason) of parts that SQLite cannot read.
+    `left_out` has (table or table.column, reason) of parts that SQLite cannot read. `is_postgresql`: the file is a
+    sample of a PostgreSQL database, so prompts write names and values as PostgreSQL requires.
     """
 
     tables: tuple[Table, ...]
     matched: tuple[tuple[str, str, str], ...] = ()
     views: tuple[Table, ...] = field(default=(), compare=False)
     left_out: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    is_postgresql: bool = field(default=False, compare=False)
 
     @property
     def omissions(self) -> tuple[str, ...]:
@@ -104,7 +109,8 @@ def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
         return has(table, key.columns) and has(key.table, key.targets)
 
     tables = tuple(reduced for table in schema.tables if (reduced := part(table)).columns)
-    return Schema(tables, tuple(match for match in schema.matched if match[:2] in visible))
+    matched = tuple(match for match in schema.matched if match[:2] in visible)
+    return Schema(tables, matched, is_postgresql=schema.is_postgresql)
 
 
 @lru_cache(maxsize=4096)
@@ -137,7 +143,9 @@ def _read_connection(connection: sqlite3.Connection) -> Schema:
         for table in targets.values()
     )
     views = tuple(table for name, table in without_keys.items() if types[name] == "view")
-    return Schema(tables or views, views=views if tables else (), left_out=tuple(left_out))
+    ((application_id,),) = connection.execute("PRAGMA application_id")
+    is_postgresql = application_id == POSTGRESQL_SAMPLE
+    return Schema(tables or views, (), views if tables else (), tuple(left_out), is_postgresql)
 
 
 def _visible(whole: Schema, version: Version) -> Schema:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from jaxrl_sql.text2sql.schema.describe import NO_DESCRIPTIONS, Descriptions, read_descriptions
-from jaxrl_sql.text2sql.schema.quote import RESERVED, as_omnisql, quote_name
+from jaxrl_sql.text2sql.schema.quote import RESERVED, as_omnisql, quote_name, quote_postgresql
 from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Schema, Table
 from jaxrl_sql.text2sql.schema.released_forms import omnisql_strict, raw_ddl
 from jaxrl_sql.text2sql.schema.values import NO_VALUES, ColumnValues, Value, read_values
@@ -30,21 +31,26 @@ def compact(schema: Schema) -> str:
 
     `=` marks a foreign key; of a column in several foreign keys, only the first is shown.
     """
-    return "\n".join(_compact_table(table) for table in schema.tables)
+    return "\n".join(_compact_table(table, _quote_of(schema)) for table in schema.tables)
 
 
-def _compact_table(table: Table) -> str:
+def _quote_of(schema: Schema, quote: Callable[[str], str] = quote_name) -> Callable[[str], str]:
+    """Return the function that quotes a schema's names: `quote`, and for a PostgreSQL database also its rules."""
+    return partial(quote_postgresql, quote=quote) if schema.is_postgresql else quote
+
+
+def _compact_table(table: Table, quote: Callable[[str], str]) -> str:
     references: dict[str, str] = {}
     for key in table.foreign_keys:
         for column, target in zip(key.columns, key.targets, strict=True):
-            references.setdefault(column, f"={quote_name(key.table)}.{quote_name(target)}")
-    columns = (quote_name(column.name) + references.get(column.name, "") for column in table.columns)
-    return f"{quote_name(table.name)}({', '.join(columns)})"
+            references.setdefault(column, f"={quote(key.table)}.{quote(target)}")
+    columns = (quote(column.name) + references.get(column.name, "") for column in table.columns)
+    return f"{quote(table.name)}({', '.join(columns)})"
 
 
 def ddl(schema: Schema) -> str:
     """Render CREATE TABLE statements with types and PRIMARY KEY and FOREIGN KEY lines, separated by blank lines."""
-    return "\n\n".join(_ddl_table(table, lambda _: "") for table in schema.tables)
+    return _render_with_comments(schema, lambda _table, _column: "")
 
 
 def omnisql(
@@ -59,7 +65,7 @@ def omnisql(
 
     def comment_of(table: str, column: str) -> str:
         examples = _examples(schema, values, table, column, 2)
-        parts = [descriptions.of(table, column), f"example: {list(examples)}" if examples else ""]
+        parts = [descriptions.of(table, column), f"example: [{', '.join(map(repr, examples))}]" if examples else ""]
         return "-- " + ", ".join(filter(None, parts)) if any(parts) else ""
 
     return _render_with_comments(schema, comment_of, quote_mark='"' if dialect in _DOUBLE_QUOTED else "`")
@@ -74,10 +80,10 @@ def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = N
 
     def comment_of(table: str, column: str) -> str:
         column_values = values.get((table, column), NO_VALUES)
-        if column_values.low is not None:
+        examples = _examples(schema, values, table, column, 3)
+        if column_values.low is not None and not any(isinstance(value, _Boolean) for value in examples):
             text = f"MIN {column_values.low} MAX {column_values.high}"
         else:
-            examples = _examples(schema, values, table, column, 3)
             text = f"Example {', '.join(map(str, examples))}" if examples else ""
         comment = "; ".join(filter(None, (descriptions.of(table, column), text)))
         return f"--{comment}" if comment else ""
@@ -90,7 +96,28 @@ def _examples(schema: Schema, values: ColumnValues, table: str, column: str, max
     matched = (" ".join(value.split()) for *where, value in schema.matched if where == [table, column])
     matched_values: dict[Value, None] = dict.fromkeys(matched)
     count = max(max_values, len(matched_values))
-    return tuple(dict.fromkeys((*matched_values, *values.get((table, column), NO_VALUES).frequent)))[:count]
+    examples = tuple(dict.fromkeys((*matched_values, *values.get((table, column), NO_VALUES).frequent)))[:count]
+    return _as_postgresql(schema, table, column, examples) if schema.is_postgresql else examples
+
+
+class _Boolean(int):
+    """A boolean of PostgreSQL, which a sample has as 0 or 1."""
+
+    def __repr__(self) -> str:
+        return "true" if self else "false"
+
+
+def _as_postgresql(schema: Schema, table: str, column: str, examples: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Return the values of a sample's column as PostgreSQL writes them: booleans, and times with their zone (UTC)."""
+    types = (
+        each.type for shown in schema.tables if shown.name == table for each in shown.columns if each.name == column
+    )
+    match next(types, ""):
+        case "BOOLEAN":
+            return tuple(_Boolean(value) if isinstance(value, int) else value for value in examples)
+        case "TIMESTAMPTZ":
+            return tuple(f"{value}+00" if str(value)[-1:].isdigit() else value for value in examples)
+    return examples
 
 
 def _render_with_comments(schema: Schema, comment_of: Callable[[str, str], str], quote_mark: str = "") -> str:
@@ -99,29 +126,26 @@ def _render_with_comments(schema: Schema, comment_of: Callable[[str, str], str],
     def comment_of_table(table: Table) -> Callable[[str], str]:
         return lambda column: comment_of(table.name, column)
 
-    return "\n\n".join(_ddl_table(table, comment_of_table(table), quote_mark) for table in schema.tables)
+    quote = _quote_of(schema, partial(as_omnisql, mark=quote_mark) if quote_mark else quote_name)
+    return "\n\n".join(
+        _ddl_table(table, comment_of_table(table), quote, is_omnisql=bool(quote_mark)) for table in schema.tables
+    )
 
 
-def _ddl_table(table: Table, comment_of: Callable[[str], str], quote_mark: str = "") -> str:
-    """Render a table; `comment_of` returns a column's comment, which follows the comma of its line.
-
-    With a `quote_mark`, the quote around names, the format is OmniSQL's.
-    """
-
-    def quote(name: str) -> str:
-        return as_omnisql(name, quote_mark) if quote_mark else quote_name(name)
+def _ddl_table(table: Table, comment_of: Callable[[str], str], quote: Callable[[str], str], *, is_omnisql: bool) -> str:
+    """Render a table; `comment_of` returns a column's comment, which follows the comma of its line."""
 
     def names(identifiers: Iterable[str]) -> str:
         return ", ".join(map(quote, identifiers))
 
     lines = [
-        (_column_definition(column, quote, with_not_null=not quote_mark), comment_of(column.name))
+        (_column_definition(column, quote, with_not_null=not is_omnisql), comment_of(column.name))
         for column in table.columns
     ]
     if table.primary_key:
         lines.append((f"PRIMARY KEY ({names(table.primary_key)})", ""))
     for key in table.foreign_keys:
-        constraint = f"CONSTRAINT {quote(_constraint(table, key))} " if quote_mark else ""
+        constraint = f"CONSTRAINT {quote(_constraint(table, key))} " if is_omnisql else ""
         target = f"{quote(key.table)} ({names(key.targets)})"
         lines.append((f"{constraint}FOREIGN KEY ({names(key.columns)}) REFERENCES {target}", ""))
     last = len(lines) - 1
@@ -148,7 +172,7 @@ def _column_definition(column: Column, quote: Callable[[str], str], with_not_nul
 
 def names_only(schema: Schema) -> str:
     """Render the names of the tables, one per line; the model has to look up the columns."""
-    return "\n".join(quote_name(table.name) for table in schema.tables)
+    return "\n".join(map(_quote_of(schema), (table.name for table in schema.tables)))
 
 
 RENDERERS: dict[str, Callable[[Example, Schema], str]] = {

@@ -18,6 +18,7 @@ mod functions;
 mod hidden;
 mod plain;
 mod role;
+mod search_path;
 mod values;
 mod wire;
 
@@ -126,8 +127,24 @@ struct RunResponse {
 
 impl Postgresql {
     /// Connects; refuses a role that can do more than read.
+    ///
+    /// If the role can read tables of schemas that are not in its search path, the session is opened again with them at
+    /// the end of the path. As a setting of the login, the path survives `DISCARD ALL`.
     pub(super) fn connect(url: &Url, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
+        let mut session = Self::open(url, "", deadline)?;
+        let path = search_path::find(&mut session, deadline).map_err(StreamError::into_text)?;
+        if !path.is_empty() {
+            drop(session); // the role may have a limit of connections
+            session = Self::open(url, &path, deadline)?;
+        }
+        session.mask = role::check(&mut session, url, deadline).map_err(StreamError::into_text)?;
+        session.find_hidden(deadline).map_err(StreamError::into_text)?;
+        Ok(session)
+    }
+
+    /// Logs in with a search path; "" for that of the role.
+    fn open(url: &Url, path: &str, deadline: &RunDeadline<'_>) -> Result<Self, String> {
         let wire = Wire::connect(url, deadline)?;
         let mut session = Self {
             wire,
@@ -141,17 +158,16 @@ impl Postgresql {
             ready_counts: ReadyCounts::default(),
             is_usable: true,
         };
-        let result = session.start(deadline).and_then(|()| role::check(&mut session, url, deadline));
-        session.mask = result.map_err(StreamError::into_text)?;
-        session.find_hidden(deadline).map_err(StreamError::into_text)?;
+        session.start(path, deadline).map_err(StreamError::into_text)?;
         Ok(session)
     }
 
     /// Logs in and waits until the server is ready.
-    fn start(&mut self, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
+    fn start(&mut self, path: &str, deadline: &RunDeadline<'_>) -> Result<(), StreamError> {
         let url = self.url.clone();
         let login = [("user", url.user.as_str()), ("database", url.database.as_str())];
-        frontend::startup_message(login.into_iter().chain(SETTINGS), &mut self.messages)?;
+        let path = (!path.is_empty()).then_some(("search_path", path));
+        frontend::startup_message(login.into_iter().chain(SETTINGS).chain(path), &mut self.messages)?;
         self.flush()?;
         let password = url.password.as_deref();
         let mut scram = None;

@@ -84,9 +84,8 @@ class McpDatabase:
         `tables` names some of them; None: all. A comment at the end lists which of them are views, and for a full
         schema the tables and columns that SQLite cannot read. Raises JaxrlSqlError for an unknown name.
         """
-        from jaxrl_sql.text2sql.schema.quote import quote_name, quote_postgresql
         from jaxrl_sql.text2sql.schema.read import read_schema
-        from jaxrl_sql.text2sql.schema.render import ddl, names_only
+        from jaxrl_sql.text2sql.schema.render import ddl, names_only, quote_of
 
         full_schema = read_schema(self.example.db_path, self.example.hide)
         requested = {name.casefold() for name in tables or ()}
@@ -99,11 +98,7 @@ class McpDatabase:
             tables=tuple(table for table in all_tables if not requested or table.name.casefold() in requested),
         )
         text = ddl(selection)
-        views = [
-            (quote_postgresql if full_schema.is_postgresql else quote_name)(view.name)
-            for view in full_schema.views
-            if view in selection.tables
-        ]
+        views = [quote_of(full_schema)(view.name) for view in full_schema.views if view in selection.tables]
         notes = [f"views: {', '.join(views)}"] if views else []
         notes += () if requested else full_schema.omissions
         comments = "".join(f"\n\n-- {line}" for line in notes)[:_MAX_SCHEMA]

@@ -6,13 +6,13 @@ import csv
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from jaxrl_sql.databases.engines.catalog import Catalog, CatalogColumn, CatalogForeignKey, CatalogTable
 from jaxrl_sql.databases.sample.choose import unique_keys
 from jaxrl_sql.databases.sample.values import KINDS
-from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
+from jaxrl_sql.text2sql.schema.quote import quote_name, quote_postgresql
 from jaxrl_sql.text2sql.schema.read import POSTGRESQL_SAMPLE
 from jaxrl_sql.types import Cell, InputError
 
@@ -30,12 +30,13 @@ class SampleFile:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
+        quote: Callable[[str], str] = quote_postgresql if engine == "postgresql" else quote_name
         if engine == "postgresql":
             self._connection.execute(f"PRAGMA application_id = {POSTGRESQL_SAMPLE}")
         names = {table.path: table.name for table in catalog.tables}
         for table in catalog.tables:
             keys = [(key, names[key.parent]) for key in catalog.foreign_keys if key.child == table.path]
-            self._connection.execute(_create_table(table, unique_keys(table, catalog.foreign_keys), keys))
+            self._connection.execute(_create_table(table, unique_keys(table, catalog.foreign_keys), keys, quote))
         self._connection.execute("BEGIN")
 
     def insert(self, table: CatalogTable, rows: Iterable[tuple[Cell, ...]]) -> None:
@@ -67,25 +68,32 @@ class SampleFile:
 
 
 def _create_table(
-    table: CatalogTable, unique: Sequence[tuple[str, ...]], foreign_keys: Sequence[tuple[CatalogForeignKey, str]]
+    table: CatalogTable,
+    unique: Sequence[tuple[str, ...]],
+    foreign_keys: Sequence[tuple[CatalogForeignKey, str]],
+    quote: Callable[[str], str],
 ) -> str:
     """Return the statement that creates a table with its keys; `foreign_keys` has (key, referenced table's name)."""
+
+    def names(columns: Iterable[str]) -> str:
+        return ", ".join(map(quote, columns))
+
     primary = table.primary_key
     lines = []
     for column in table.columns:
-        line = f"{quote_name(column.name)} {KINDS[column.kind].declared}"
+        line = f"{quote(column.name)} {KINDS[column.kind].declared}"
         if column.not_null or column.name in primary:
             line += " NOT NULL"
         lines.append(line + (" PRIMARY KEY" if primary == (column.name,) else ""))
     if len(primary) > 1:
-        lines.append(f"PRIMARY KEY ({quote_names(primary)})")
-    lines += [f"UNIQUE ({quote_names(names)})" for names in unique]
+        lines.append(f"PRIMARY KEY ({names(primary)})")
+    lines += [f"UNIQUE ({names(key)})" for key in unique]
     lines += [
-        f"FOREIGN KEY ({quote_names(key.columns)}) REFERENCES {quote_name(parent)} ({quote_names(key.targets)})"
+        f"FOREIGN KEY ({names(key.columns)}) REFERENCES {quote(parent)} ({names(key.targets)})"
         for key, parent in foreign_keys
     ]
     inside = ",\n    ".join(lines)
-    return f"CREATE TABLE {quote_name(table.name)} (\n    {inside}\n)"
+    return f"CREATE TABLE {quote(table.name)} (\n    {inside}\n)"
 
 
 def write_descriptions(folder: Path, tables: Iterable[CatalogTable]) -> list[str]:

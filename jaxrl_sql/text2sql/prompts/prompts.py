@@ -29,8 +29,9 @@ from jaxrl_sql.text2sql.prompts.styles import GIVEN, Parts, PromptStyle, Shown
 from jaxrl_sql.text2sql.schema.describe import read_descriptions
 from jaxrl_sql.text2sql.schema.link import link
 from jaxrl_sql.text2sql.schema.prune import find_columns_of_all, prune
-from jaxrl_sql.text2sql.schema.quote import quote_name, quote_postgresql, quote_text
+from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
+from jaxrl_sql.text2sql.schema.render import quote_of
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
 from jaxrl_sql.types import Example, Prompt, Tokenizer, response_text
 
@@ -214,8 +215,7 @@ def message_texts(
         messages = tuple((role, escape(text, TAGS)) for role, text in example.messages)
         return style.parts(replace(example, messages=messages), "", "")
     schema = select_schema(example, style) if schema is None else schema
-    quote = quote_postgresql if schema.is_postgresql else quote_name
-    values = "; ".join(_format_match(quote, *match) for match in schema.matched) if style.in_question else ""
+    values = "; ".join(_format_match(quote_of(schema), *match) for match in schema.matched) if style.in_question else ""
     text = style.show(example, replace(schema, matched=()) if values else schema)
     example = replace(
         example,

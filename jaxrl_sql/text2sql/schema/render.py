@@ -31,10 +31,10 @@ def compact(schema: Schema) -> str:
 
     `=` marks a foreign key; of a column in several foreign keys, only the first is shown.
     """
-    return "\n".join(_compact_table(table, _quote_of(schema)) for table in schema.tables)
+    return "\n".join(_compact_table(table, quote_of(schema)) for table in schema.tables)
 
 
-def _quote_of(schema: Schema, quote: Callable[[str], str] = quote_name) -> Callable[[str], str]:
+def quote_of(schema: Schema, quote: Callable[[str], str] = quote_name) -> Callable[[str], str]:
     """Return the function that quotes a schema's names: `quote`, and for a PostgreSQL database also its rules."""
     return partial(quote_postgresql, quote=quote) if schema.is_postgresql else quote
 
@@ -126,7 +126,7 @@ def _render_with_comments(schema: Schema, comment_of: Callable[[str, str], str],
     def comment_of_table(table: Table) -> Callable[[str], str]:
         return lambda column: comment_of(table.name, column)
 
-    quote = _quote_of(schema, partial(as_omnisql, mark=quote_mark) if quote_mark else quote_name)
+    quote = quote_of(schema, partial(as_omnisql, mark=quote_mark) if quote_mark else quote_name)
     return "\n\n".join(
         _ddl_table(table, comment_of_table(table), quote, is_omnisql=bool(quote_mark)) for table in schema.tables
     )
@@ -172,7 +172,7 @@ def _column_definition(column: Column, quote: Callable[[str], str], with_not_nul
 
 def names_only(schema: Schema) -> str:
     """Render the names of the tables, one per line; the model has to look up the columns."""
-    return "\n".join(map(_quote_of(schema), (table.name for table in schema.tables)))
+    return "\n".join(map(quote_of(schema), (table.name for table in schema.tables)))
 
 
 RENDERERS: dict[str, Callable[[Example, Schema], str]] = {

@@ -204,3 +204,21 @@ def test_text_without_a_query_is_not_translated(sql: str, engine: str) -> None:
 def test_unknown_engine_is_refused() -> None:
     with pytest.raises(InputError, match="there are postgresql, mysql, duckdb"):
         to_engine("SELECT 1", "oracle", SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT hubHeight FROM turbines WHERE online = 1", 'SELECT "hubHeight" FROM turbines WHERE online = TRUE'),
+        ("SELECT T1.hubHeight FROM turbines AS T1", 'SELECT T1."hubHeight" FROM turbines AS T1'),
+        ("SELECT id FROM turbines WHERE online IN (0, 1)", "SELECT id FROM turbines WHERE online IN (FALSE, TRUE)"),
+        ("SELECT id AS N FROM turbines WHERE id = 1", "SELECT id AS N FROM turbines WHERE id = 1"),
+    ],
+)
+def test_postgresql_names_in_mixed_case_are_quoted_and_booleans_are_no_numbers(sql: str, expected: str) -> None:
+    columns = {
+        "id": EngineColumn("id", "integer", "integer"),
+        "hubheight": EngineColumn("hubHeight", "integer", "integer"),
+        "online": EngineColumn("online", "boolean", "numeric"),
+    }
+    assert to_engine(sql, "postgresql", {"turbines": EngineTable("turbines", columns, ("id",))}) == expected

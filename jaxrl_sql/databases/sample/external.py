@@ -19,12 +19,12 @@ from typing import NamedTuple
 from jaxrl_sql.databases.engines.registry import DUCKDB, check_connection, open_reader
 from jaxrl_sql.databases.sample.sample import ROWS, sample, sample_id
 from jaxrl_sql.runtime.cache_folder import cache_folder
-from jaxrl_sql.runtime.progress import duration, quantity
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.address import Address, parse_address, url_with_password
 from jaxrl_sql.types import InputError
 
 _FORMAT = 2  # changes with the content of samples
-_DAY = 86_400
+_DAY = 24 * 60  # minutes
 
 
 class ExternalDatabase(NamedTuple):
@@ -81,9 +81,11 @@ def _digest(text: str) -> str:
 
 
 def _age(changed: float) -> str:
-    """Return the time since a file's change, as text."""
-    seconds = time.time() - changed
-    return quantity(int(seconds // _DAY), "days") if seconds >= _DAY else duration(seconds)
+    """Return the time since a file's change in minutes, hours or days, so that notes of several sets are equal."""
+    minutes = int((time.time() - changed) // 60)
+    if minutes >= _DAY:
+        return quantity(minutes // _DAY, "days")
+    return quantity(minutes // 60, "hours") if minutes >= 60 else f"{max(minutes, 0)} min"
 
 
 @cache

@@ -122,7 +122,7 @@ def test_changed_tables_are_sampled_again(warehouse: Any) -> None:
     assert columns() == ["id", "hubHeight", "online", "since"]
     assert not any("a new sample" in line for line in lines)
     columns()
-    assert any("an earlier sample (0 s old)" in line for line in lines)
+    assert any("an earlier sample (0 min old)" in line for line in lines)
     warehouse.run("ALTER TABLE grid.turbines ADD COLUMN capacity int")
     assert columns()[-1] == "capacity"
     assert "a new sample: tables, columns or rights have changed since the last one" in lines

@@ -375,7 +375,7 @@ def _catalog(cursor: Any) -> Catalog:
             notes.append(f"{schema}.{name} has row security: only rows that the role may see are sampled")
     if added := sorted({schema for schema, _ in paths.values()}.difference(search_path)):
         notes.insert(0, f"the search_path of queries ends with {', '.join(added)}: tables need no schema's name")
-    choices: dict[int, str] = dict(select(_ENUMS))
+    choices = {int(oid): labels for oid, labels in select(_ENUMS)}
     types = {oid: _Type(*rest) for oid, *rest in select(_CATALOG_TYPES)}
     columns: dict[int, dict[int, CatalogColumn]] = defaultdict(dict)
     for oid, number, name, type_name, type_oid, modifier, not_null, comment in select(_COLUMNS, [*paths]):

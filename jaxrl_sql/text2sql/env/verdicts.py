@@ -62,9 +62,9 @@ def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequen
         if outcome.status == "db_error":
             address = parse_address(url)
             error = address.redact(outcome.error or "")
+            if _REFUSED_ROLE.search(error):
+                raise InputError(f"the role is refused: {error}")
             if "password" in error:
                 variable = PASSWORD_VARIABLES[address.engine]
                 raise InputError(f"the server refuses {address.user}: {error}: check {variable}")
-            if _REFUSED_ROLE.search(error):
-                raise InputError(f"the role is refused: {error}")
             raise InputError(f"the server cannot be reached: {error}. Start it and repeat the command")

@@ -301,6 +301,10 @@ class DatabaseReader(ABC):
     def catalog(self) -> Catalog:
         """Return the tables that the user can read, in the order of their creation."""
 
+    def missing_grants(self, _users: Sequence[str]) -> str:
+        """Return the statements that let `users` read the tables which they cannot read; "" if none are known."""
+        return ""
+
     def first_rows(self, table: CatalogTable, count: int) -> list[TextRow]:
         """Return the first `count` rows of a table, sorted by the columns `table.order`."""
         order = f" ORDER BY {self.quote_list(table.order)}" if table.order else ""

@@ -290,6 +290,20 @@ class _PostgresqlReader(DatabaseReader):
         except self.driver.Error as error:
             raise self.make_table_error(self.shown, error) from None
 
+    def missing_grants(self, users: Sequence[str]) -> str:
+        tables = f"({_TABLES}) AS t(oid, schema, name, is_readable)"
+        rows = self.run(self.shown, f"SELECT DISTINCT schema FROM {tables} WHERE NOT is_readable ORDER BY 1")
+        schemas = self.quote_list([str(schema) for (schema,) in rows])
+        # Numbered roles usually have the rights of the role without a number.
+        groups = self.run(
+            self.shown,
+            "SELECT rolname FROM pg_roles WHERE rolname || '_1' = session_user AND pg_has_role(oid, 'MEMBER')",
+        )
+        roles = self.quote_list([str(role) for (role,) in groups] or users)
+        if not schemas:
+            return ""
+        return f"GRANT USAGE ON SCHEMA {schemas} TO {roles}; GRANT SELECT ON ALL TABLES IN SCHEMA {schemas} TO {roles}"
+
     def parents(self, parent: CatalogTable, key: CatalogForeignKey, keys: Sequence[KeyValues]) -> list[TextRow]:
         columns = zip(zip(*keys, strict=True), key.types, strict=True)
         arrays = ", ".join(f"{_array(values)}::{type_name}[]" for values, type_name in columns)

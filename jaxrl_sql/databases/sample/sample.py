@@ -68,8 +68,11 @@ def sample(
     try:
         chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
         if not chosen.tables:
-            reason = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
-            raise InputError(f"{source.shown}: there is no table that the role can read{reason}")
+            more = f"; and {len(chosen.notes) - 3:,} more" if len(chosen.notes) > 3 else ""
+            reason = f" ({'; '.join(chosen.notes[:3])}{more})" if chosen.notes else ""
+            grants = source.missing_grants(parse_address(url).users if "://" in url else ())
+            advice = f". To be run by an owner of the tables: {grants}" if grants else ""
+            raise InputError(f"{source.shown}: there is no table that the role can read{reason}{advice}")
         scratch.mkdir(parents=True)
         file = SampleFile(scratch / f"{target.name}.sqlite", chosen, url.partition(":")[0])
         try:

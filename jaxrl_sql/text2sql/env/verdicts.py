@@ -8,6 +8,7 @@ without these is a verdict: the SQL crashed its process or session.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from jaxrl_sql.text2sql.env.address import PASSWORD_VARIABLES, is_address, parse_address
@@ -22,6 +23,8 @@ LOST_GOLDS = frozenset({"crashed", *NO_VERDICTS})
 
 _EXTERNAL_STOPS = frozenset({"cancelled", "killed", "memory", *NO_VERDICTS})
 _TIME_LIMITS = frozenset({"wall", "cpu"})
+# The executor's messages for a role that has more rights than a reader, on a server that answers.
+_REFUSED_ROLE = re.compile("can do more than read|can read the queries of its other sessions")
 
 
 def is_verdict(status: str, stop: str | None = "") -> bool:
@@ -49,9 +52,9 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
 
 
 def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
-    """Raise InputError for the first unreachable server of `databases`, whose queries had a db_error.
+    """Raise InputError for the first server of `databases` that is unreachable or refuses its role.
 
-    An item of `databases` is a file, a URL, or a list of them.
+    Their queries had a db_error. An item of `databases` is a file, a URL, or a list of them.
     """
     paths_or_urls = [name for entry in databases for name in ([entry] if isinstance(entry, str) else entry)]
     for url in dict.fromkeys(name for name in paths_or_urls if is_address(name)):
@@ -59,6 +62,8 @@ def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequen
         if outcome.status == "db_error":
             address = parse_address(url)
             error = address.redact(outcome.error or "")
+            if _REFUSED_ROLE.search(error):
+                raise InputError(f"the role is refused: {error}")
             if "password" in error:
                 variable = PASSWORD_VARIABLES[address.engine]
                 raise InputError(f"the server refuses {address.user}: {error}: check {variable}")

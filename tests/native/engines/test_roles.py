@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sqlexec_rs import Executor, Outcome
-from sqlexec_rs.servers import ROLES, Server, __main__, _functions, make_readers, revoke_script
+from sqlexec_rs.servers import Server, __main__, _functions, revoke_script
 
 # Statements that give the role `{r}` a right, and the right in the message. `{b}` is another role of the case.
 POSTGRESQL_GRANTS = {
@@ -169,22 +169,6 @@ def test_check_lists_functions_that_a_reader_may_execute(database: Any, capsys: 
     assert "write_all" not in output
     assert "the log records" not in output
     assert "functions that write, lock, overrun or show other sessions: revoked" in output
-
-
-def test_printed_statements_create_readers_of_another_database(
-    database: Any, engine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = f"{database.user}-made"
-    assert __main__.main(["readers", engine, "--database", database.name, "--name", name, "--roles", "3"]) == 0
-    script = capsys.readouterr().out
-    database.run(script)
-    url = script.splitlines()[-1].removeprefix("-- ").replace("@HOST/", f"@127.0.0.1:{database.server.port}/")
-    assert url.endswith("?roles=3")
-    with Executor(threads=2) as executor:
-        assert executor.execute(url, "SELECT count(*) FROM item").rows == [(500,)]
-        assert executor.submit_score([url], ["SELECT 5"], ["SELECT 5"], ["bird"]).result()["bird"][0] == 1
-    assert ROLES > 3
-    assert f"-made_{ROLES}" in make_readers(engine, database.name, name)
 
 
 def test_a_reader_of_an_own_server_cannot_fill_its_disk(shared_server: Callable[[str], Server]) -> None:

@@ -116,6 +116,21 @@ class TestOmissions:
         assert "\n" not in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.parametrize("roles", ["", "?roles=2"])
+    def test_missing_rights_are_reported_with_their_grants(
+        self, make_database: Make, tmp_path: Path, roles: str
+    ) -> None:
+        tables = "; ".join(f"CREATE TABLE grid.t{i}(a int)" for i in range(5))
+        database = make_database(
+            "postgresql",
+            f'CREATE SCHEMA grid; {tables}; CREATE SCHEMA "Wind Ops"; CREATE TABLE "Wind Ops".t(a int)',
+        )
+        database.run(f'REVOKE USAGE ON SCHEMA grid, "Wind Ops" FROM {database.role}')
+        with pytest.raises(InputError, match=r"grid\.t0 is left out.*; and 3 more\). To be run by") as caught:
+            sample(database.reader + roles, tmp_path, 10)
+        database.run(str(caught.value).partition("by an owner of the tables: ")[2])
+        assert len(sample(database.reader + roles, tmp_path, 10, ["t0"]).rows) == 5
+
     def test_unreadable_tables_are_omitted_and_reported(self, make_database: Make, tmp_path: Path) -> None:
         database = make_database(
             "postgresql",

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,18 @@ from sqlexec_rs.servers import _long_queries, _mariadb, _postgresql, _programs
 from sqlexec_rs.servers._functions import revoke_script
 from sqlexec_rs.servers._programs import ServerError
 
-__all__ = ["ENGINES", "ROLES", "Server", "ServerError", "check", "find", "make_readers", "revoke_script", "start"]
+__all__ = [
+    "ENGINES",
+    "ROLES",
+    "Readers",
+    "Server",
+    "ServerError",
+    "check",
+    "find",
+    "make_readers",
+    "revoke_script",
+    "start",
+]
 
 _ENGINES = {"postgresql": _postgresql, "mariadb": _mariadb}
 ENGINES = tuple(_ENGINES)
@@ -117,9 +130,39 @@ def check(url: str) -> list[str]:
         return [*lines, _long_queries.count(executor, url, engine.LONG_QUERIES)]
 
 
-def make_readers(engine: str, database: str, name: str = "reader", n_roles: int = ROLES) -> str:
-    """Return the statements with which an owner creates read-only roles, and the URL for all of them."""
+@dataclass(frozen=True)
+class Readers:
+    """Read-only roles that do not exist yet: the statements that create them, and the shell lines of their URL."""
+
+    script: str
+    exports: str
+
+
+def make_readers(
+    engine: str,
+    database: str,
+    name: str = "reader",
+    n_roles: int = ROLES,
+    schemas: Sequence[str] = (),
+    is_hardened: bool = False,
+    address: tuple[str, int | None] = ("127.0.0.1", None),
+) -> Readers:
+    """Return the statements that create read-only roles, and the exports of their password and URL.
+
+    The roles can read `schemas` (PostgreSQL), by default all that hold tables. With `is_hardened` the statements also
+    revoke harmful functions from PUBLIC, which changes the rights of other roles. `address` is the host and the port of
+    the URL; raises ServerError for an option that the engine lacks.
+    """
     module, password = _ENGINES[engine], secrets.token_hex(16)
     roles = [("roles", str(n_roles))] if n_roles else []
-    url = join_url(module.SCHEME, "HOST", None, name, password, database, roles)
-    return f"{module.make_readers(database, name, password, n_roles)}-- {url}\n"
+    url = join_url(module.SCHEME, *address, name, "", database, roles)
+    exports = f"export {module.PASSWORD_VARIABLE}={password}\nexport DB={shlex.quote(url)}\n"
+    shown = " ".join(database.split())  # in a comment, which ends with its line
+    who = "a superuser" if is_hardened else module.WHO
+    head = f"-- Read-only roles of the database {shown}. To be run by {who}:\n"
+    head += f"--   {module.RUN.format(database=shlex.quote(shown))}\n"
+    head += "" if is_hardened else "-- Nothing changes for other roles.\n"
+    script = module.harden(database) if is_hardened else ""
+    script += module.make_readers(database, name, password, n_roles, schemas)
+    commented = "".join(f"-- {line}\n" for line in exports.splitlines())
+    return Readers(f"{head}{script}-- The URL, for the shell:\n{commented}", exports)

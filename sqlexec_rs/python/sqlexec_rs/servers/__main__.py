@@ -25,11 +25,21 @@ def main(arguments: list[str] | None = None) -> int:
     checker.add_argument("url")
     maker = commands.add_parser("readers", help="print the SQL with which an owner creates read-only roles")
     maker.add_argument("engine", choices=servers.ENGINES)
-    maker.add_argument("--database", required=True)
-    maker.add_argument("--name", default="reader")
+    maker.add_argument("--database", required=True, help="the database that the roles can read")
+    maker.add_argument("--name", default="reader", help="name of the first role; the others are NAME_1, NAME_2, …")
     maker.add_argument(
         "--roles", type=int, default=servers.ROLES, help="number of roles: an executor's threads plus one"
     )
+    maker.add_argument(
+        "--schema", nargs="+", default=(), help="PostgreSQL: schemas to read; by default all that hold tables"
+    )
+    maker.add_argument(
+        "--harden",
+        action="store_true",
+        help="PostgreSQL: also revoke harmful functions from PUBLIC; other applications may need them",
+    )
+    maker.add_argument("--host", default="127.0.0.1", help="host of the printed URL")
+    maker.add_argument("--port", type=int, help="port of the printed URL")
     options = parser.parse_args(arguments)
     try:
         if options.command == "start":
@@ -40,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "check":
             print(printable("\n".join(servers.check(options.url))))
         elif options.command == "readers":
-            print(servers.make_readers(options.engine, options.database, options.name, options.roles), end="")
+            _print_readers(options)
         else:
             inside = [folder for folder in map(Path(options.dir).joinpath, servers.ENGINES) if folder.is_dir()]
             for server in [servers.find(folder) for folder in inside or [options.dir]]:
@@ -49,6 +59,27 @@ def main(arguments: list[str] | None = None) -> int:
         print(printable(f"error: {error}"), file=sys.stderr)
         return 2
     return 0
+
+
+def _print_readers(options: argparse.Namespace) -> None:
+    """Print the statements to stdout, and the exports and a warning to stderr: stdout is usually a file."""
+    readers = servers.make_readers(
+        options.engine,
+        options.database,
+        options.name,
+        options.roles,
+        options.schema,
+        options.harden,
+        (options.host, options.port),
+    )
+    print(readers.script, end="")
+    if options.harden:
+        print(
+            "warning: --harden takes functions from all roles of the database, such as advisory locks and pg_notify(); "
+            "the output lists them, and how to undo it",
+            file=sys.stderr,
+        )
+    print(f"# After running the statements:\n{readers.exports}", end="", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Functions of PostgreSQL that PUBLIC may execute and no reader needs. Setting up a server revokes them.
+"""Functions of PostgreSQL that PUBLIC may execute and no reader needs. Setting up an own server revokes them.
 
 PostgreSQL lets every role execute them in each database, even in a read-only transaction. They are listed by name, to
 cover all signatures and versions; names that a version lacks are skipped. `servers check` reports those that a role may
@@ -73,7 +73,7 @@ REVOKED = (
         ("ts_rewrite(tsquery, text)",),
     ),
 )  # fmt: skip
-"""The functions that setting up readers revokes from PUBLIC."""
+"""The functions that `readers --harden`, and setting up an own server, revoke from PUBLIC."""
 
 IS_EXECUTABLE = """EXISTS (
     SELECT FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, pg_roles.oid, 'member')
@@ -98,8 +98,17 @@ def executable_query() -> str:
 
 
 def revoke_script() -> str:
-    """Return a statement for a superuser that revokes the functions in the session's database."""
+    """Return a statement for a superuser that revokes the functions from PUBLIC in the session's database."""
+    return _for_each_function("REVOKE", "FROM")
+
+
+def grant_script() -> str:
+    """Return the statement that undoes `revoke_script`."""
+    return _for_each_function("GRANT", "TO")
+
+
+def _for_each_function(verb: str, preposition: str) -> str:
     return f"""DO $$ DECLARE signature regprocedure; BEGIN
     FOR signature IN SELECT oid FROM pg_catalog.pg_proc WHERE {_IS_NAMED} OR {_HAS_SIGNATURE}
-    LOOP EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || signature || ' FROM PUBLIC'; END LOOP;
+    LOOP EXECUTE '{verb} EXECUTE ON FUNCTION ' || signature || ' {preposition} PUBLIC'; END LOOP;
 END $$;"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sqlexec_rs._native import split_url
@@ -12,6 +12,9 @@ from sqlexec_rs.servers import _programs
 from sqlexec_rs.servers._programs import ServerError
 
 SCHEME = "mysql"
+PASSWORD_VARIABLE = "MYSQL_PWD"  # noqa: S105 - a variable's name
+RUN = "mariadb {database} < readers.sql"
+WHO = "a user with the privileges CREATE USER and GRANT OPTION"
 DATABASE = "main"
 USERS = ("mysql",)
 _LOG = "error.log"
@@ -75,13 +78,20 @@ def resume(root: Path, port: int, *options: str) -> None:
     _programs.keep_running([*server, *options], root, _programs.find_user(USERS))
 
 
-def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
-    """Return the statements that create read-only users of a database."""
+def make_readers(database: str, name: str, password: str, n_roles: int, schemas: Sequence[str] = ()) -> str:
+    """Return the statements that create read-only users of a database, which has no schemas."""
+    if schemas:
+        raise ServerError(f"--schema {schemas[0]}: a schema of MariaDB is a database, which --database names")
     users = [_quote(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
     definitions = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
     # In a GRANT, the name of a database is a pattern.
     pattern = _quote(re.sub(r"([_%\\])", r"\\\1", database))
     return f"CREATE USER {definitions};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
+
+
+def harden(_database: str) -> str:
+    """Raise ServerError: MariaDB has no rights on built-in functions."""
+    raise ServerError("--harden: MariaDB has no rights on built-in functions that could be revoked")
 
 
 def prepare(password: str, n_roles: int) -> str:

@@ -12,6 +12,9 @@ from sqlexec_rs.servers import _functions, _programs
 from sqlexec_rs.servers._programs import ServerError
 
 SCHEME = "postgresql"
+PASSWORD_VARIABLE = "PGPASSWORD"  # noqa: S105 - a variable's name
+RUN = "psql --dbname {database} --set ON_ERROR_STOP=1 --single-transaction --file readers.sql"
+WHO = "a superuser, or an owner of the tables with CREATEROLE"
 DATABASE = "postgres"
 USERS = ("postgres",)
 
@@ -25,6 +28,12 @@ _BOUNDS = (
     "log_min_duration_statement = -1",
     "log_statement = 'none'",
 )
+
+# Schemas that readers get by default. `public` may get tables later, and every role may use it.
+_SCHEMAS = """SELECT nspname FROM pg_catalog.pg_namespace
+        WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' AND (nspname = 'public' OR EXISTS (
+            SELECT FROM pg_catalog.pg_class
+            WHERE relnamespace = pg_namespace.oid AND relkind IN ('r', 'p', 'v', 'm', 'f')))"""
 
 _FACTS = """
 SELECT current_setting('server_version'), current_user, current_setting('temp_file_limit'), current_setting('work_mem'),
@@ -78,33 +87,75 @@ def resume(root: Path, port: int, *options: str) -> None:
         raise ServerError(f"{error}: {_programs.summarize_output(log)}") from None
 
 
-def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
-    """Return the statements that create read-only roles of a database; only a superuser can run all of them."""
-    quoted = _quote(name)
+def make_readers(database: str, name: str, password: str, n_roles: int, schemas: Sequence[str] = ()) -> str:
+    """Return the statements that create read-only roles of a database and change nothing for other roles.
+
+    Without `schemas` the roles read all schemas that hold tables when the statements run.
+    """
+    quoted, literal = _quote(name), _literal(name)
     roles = [quoted, *(_quote(f"{name}_{i}") for i in range(1, n_roles + 1))]
     members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
-    bounds = [f"ALTER ROLE {role} SET {setting};" for role in roles for setting in _BOUNDS]
+    chosen = f"SELECT unnest(ARRAY[{', '.join(map(_literal, schemas))}])" if schemas else _SCHEMAS
+    future = f"IN SCHEMA {', '.join(map(_quote, schemas))} " if schemas else ""
     lines = [
         f"CREATE ROLE {quoted} LOGIN PASSWORD '{password}';",
         *members,
-        "REVOKE CREATE ON SCHEMA public FROM PUBLIC;",
-        f"REVOKE TEMPORARY ON DATABASE {_quote(database)} FROM PUBLIC;",
         f"GRANT CONNECT ON DATABASE {_quote(database)} TO {quoted};",
-        f"GRANT USAGE ON SCHEMA public TO {quoted};",
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {quoted};",
-        f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {quoted};",
-        f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {quoted};",
-        "-- Limits and functions; requires a superuser.",
-        *bounds,
-        _functions.revoke_script(),
+        f"""DO $readers$ DECLARE place text; BEGIN
+    FOR place IN {chosen} LOOP
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', place, {literal});
+        EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO %I', place, {literal});
+    END LOOP;
+    FOR place IN SELECT quote_ident(nspname) FROM pg_catalog.pg_namespace
+        WHERE nspname !~ '^pg_' AND has_schema_privilege({literal}, oid, 'CREATE') LOOP
+        RAISE WARNING 'every role may create tables in the schema %, so the executor refuses the readers', place
+            USING HINT = 'REVOKE CREATE ON SCHEMA ' || place || ' FROM PUBLIC ends this, for all other roles too.';
+    END LOOP;
+END $readers$;""",
+        f"ALTER DEFAULT PRIVILEGES {future}GRANT SELECT ON TABLES TO {quoted};",
+        *([] if schemas else [f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {quoted};"]),
+        "-- Limits of the readers, which only a superuser can set.",
+        "DO $readers$ BEGIN",
+        "    IF NOT (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN",
+        "        RAISE NOTICE 'no limits of temporary files and log entries are set: this needs a superuser';",
+        "        RETURN;",
+        "    END IF;",
+        *(f"    ALTER ROLE {role} SET {setting};" for role in roles for setting in _BOUNDS),
+        "END $readers$;",
     ]
     return "\n".join(lines) + "\n"
 
 
+def harden(database: str) -> str:
+    """Return the statements that revoke harmful rights from PUBLIC, with their effects and how to undo them."""
+    undo = (
+        f"GRANT TEMPORARY ON DATABASE {_quote(database)} TO PUBLIC;\n"
+        "GRANT CREATE ON SCHEMA public TO PUBLIC; -- only if PUBLIC had it: the default before PostgreSQL 15\n"
+        f"{_functions.grant_script()}"
+    )
+    commented = "\n".join(f"-- {line}" for line in undo.splitlines())
+    return f"""-- WARNING: the statements below take rights from ALL roles of this database except superusers. Other
+-- applications lose advisory locks (common in migrations), pg_notify(), jsonpath, normalize(), xpath(), large objects,
+-- exported snapshots, cancelling of their sessions, and the activity of sessions. Roles other than the owner lose
+-- temporary tables, and tables of their own in the schema public.
+{_revoke_statements(database)}
+-- To undo them, run as a superuser, without the leading dashes:
+{commented}
+"""
+
+
+def _revoke_statements(database: str) -> str:
+    return (
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC;\n"
+        f"REVOKE TEMPORARY ON DATABASE {_quote(database)} FROM PUBLIC;\n"
+        f"{_functions.revoke_script()}"
+    )
+
+
 def prepare(password: str, n_roles: int) -> str:
     """Return the statements that set up a new server; new databases inherit the revocations from template1."""
-    readers = make_readers(DATABASE, "reader", password, n_roles)
-    return f"{readers}\\connect template1\n{_functions.revoke_script()}\n"
+    script = f"{_revoke_statements(DATABASE)}\n{make_readers(DATABASE, 'reader', password, n_roles)}"
+    return f"{script}\\connect template1\n{_functions.revoke_script()}\n"
 
 
 def ask(url: str, script: str) -> None:
@@ -158,7 +209,8 @@ def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
         lines += [f"a reader can {group.effect}: {', '.join(names)}"] if names else []
     if not lines:
         return ["functions that write, lock, overrun or show other sessions: revoked"]
-    return [*lines, "a superuser can revoke them: python -m sqlexec_rs.servers readers postgresql --database NAME"]
+    command = "python -m sqlexec_rs.servers readers postgresql --database NAME --harden"
+    return [*lines, f"a superuser can revoke them, from all roles: the first part of the output of {command}"]
 
 
 def _definers(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
@@ -177,3 +229,7 @@ def _program(name: str) -> str:
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

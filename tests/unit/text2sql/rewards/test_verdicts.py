@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from jaxrl_sql.datagen.prepare.choose import read_rates
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.ports import ScoreRow
+from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize, validation_metrics
 from jaxrl_sql.text2sql.evals.verdict import Verdict
@@ -123,6 +124,17 @@ def test_unreachable_server_stops_the_command(executor: Executor, consumer: str)
     ) as raised:
         consume()
     assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("engine", ["postgresql", "mariadb"])
+def test_refused_role_is_not_reported_as_an_unreachable_server(
+    executor: Executor, server_database: Callable[[str, str], Any], engine: str
+) -> None:
+    database = server_database(engine, "SELECT 1;")
+    with pytest.raises(InputError, match=r"^the role is refused: .* can do more than read: ") as raised:
+        execute_all(executor, [(database.owner, "SELECT 1")])
+    assert "Start it" not in str(raised.value)
 
 
 def test_evaluation_without_any_verdict_is_an_error() -> None:

@@ -52,7 +52,8 @@ pub(super) fn check(
     let (user, database) = (&url.user, &url.database);
     let database = format!("`{}`", database.replace('`', "``"));
     Err(StreamError::Lost(format!(
-        "the user {user} can do more than read: it has {}. An owner can create a read-only user: \
+        "the user {user} can do more than read: it has {}. \
+         A user with CREATE USER and GRANT OPTION can create a read-only user: \
          CREATE USER reader IDENTIFIED BY '…'; GRANT SELECT ON {database}.* TO reader",
         rights.join(", "),
     )))

@@ -1,6 +1,6 @@
 //! Functions that a query may not call because a call can outlive its run: they do not check the server's clock.
 //!
-//! Setting up readers revokes most such functions (`servers/_functions.py`). The ones here cannot be revoked.
+//! `servers readers --harden` revokes most such functions (`servers/_functions.py`). The ones here cannot be revoked.
 //! XMLTABLE is part of the grammar. `to_date` and `to_timestamp` are common, but take quadratic time for long
 //! formats. `?allow=xmltable,to_date` in a URL allows them by name on that database.
 

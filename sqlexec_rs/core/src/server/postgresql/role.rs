@@ -94,6 +94,16 @@ const PARAMETERS: &str = "
 UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on the parameter ' || parname
            FROM pg_catalog.pg_parameter_acl, pg_catalog.aclexplode(paracl) WHERE grantee IN (TABLE grantees) LIMIT 3)";
 
+/// Returns the schemas that hold tables, quoted and in one text, and those in which PUBLIC may create tables.
+const SCHEMAS: &str = "\
+WITH space AS (SELECT oid, pg_catalog.quote_ident(nspname) AS name, nspacl FROM pg_catalog.pg_namespace
+               WHERE nspname !~ '^pg_' AND nspname <> 'information_schema')
+SELECT coalesce((SELECT pg_catalog.string_agg(name, ', ' ORDER BY name) FROM space WHERE EXISTS (
+                    SELECT FROM pg_catalog.pg_class WHERE relnamespace = space.oid AND relkind IN ('r', 'p', 'v', 'm', 'f'))
+                ), 'public'),
+       coalesce((SELECT pg_catalog.string_agg(name, ', ' ORDER BY name) FROM space WHERE EXISTS (
+                    SELECT FROM pg_catalog.aclexplode(nspacl) WHERE grantee = 0 AND privilege_type = 'CREATE')), '')";
+
 /// Refuses the session's role if it can do more than read, or can read earlier queries of the role. Returns the
 /// comment that hides a query from other sessions of the role.
 pub(super) fn check(
@@ -108,10 +118,12 @@ pub(super) fn check(
     let rights: Vec<String> = session.query_rows(&query, deadline)?.into_iter().flatten().take(8).collect();
     let (role, database) = (&url.user, &url.database);
     if !rights.is_empty() {
+        let schemas: Vec<String> = session.query_rows(SCHEMAS, deadline)?.into_iter().flatten().collect();
+        let [with_tables, of_public] = schemas.as_slice() else { return Err(StreamError::unexpected()) };
         return Err(StreamError::Lost(format!(
-            "the role {role} can do more than read: it {}. An owner can create a read-only role: {}",
+            "the role {role} can do more than read: it {}. {}",
             rights.join(", it "),
-            remedy(database),
+            remedy(database, with_tables, of_public),
         )));
     }
     if !history.is_empty() && !url.has_role_of_golds() {
@@ -129,13 +141,21 @@ fn mask(n_shown: usize) -> String {
     if n_shown == 0 { String::new() } else { format!("/*{:-<n_shown$}*/", "") }
 }
 
-/// Returns the statements that create a read-only role.
-fn remedy(database: &str) -> String {
+/// Returns advice with the statements that create a read-only role. `schemas` hold the tables; PUBLIC may create tables
+/// in the schemas `of_public`.
+fn remedy(database: &str, schemas: &str, of_public: &str) -> String {
     let database = format!("\"{}\"", database.replace('"', "\"\""));
+    let create = format!(
+        "A superuser, or an owner of the tables with CREATEROLE, can create a read-only role: \
+         CREATE ROLE reader LOGIN PASSWORD '…'; GRANT CONNECT ON DATABASE {database} TO reader; \
+         GRANT USAGE ON SCHEMA {schemas} TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA {schemas} TO reader"
+    );
+    if of_public.is_empty() {
+        return create;
+    }
     format!(
-        "CREATE ROLE reader LOGIN PASSWORD '…'; GRANT CONNECT ON DATABASE {database} TO reader; \
-         GRANT USAGE ON SCHEMA public TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader; \
-         REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+        "{create}. Every role may create tables in the schema {of_public}, which ends with: \
+         REVOKE CREATE ON SCHEMA {of_public} FROM PUBLIC"
     )
 }
 

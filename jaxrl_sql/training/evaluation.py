@@ -14,6 +14,8 @@ from jaxrl_sql.batch import PyTree
 from jaxrl_sql.inference.policy_client import make_sampling_params, sample_answers
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.runtime.progress import quantity
+from jaxrl_sql.text2sql.benchmarks.gather import join_names
 from jaxrl_sql.text2sql.evals.endings import ending_metrics
 from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
@@ -22,6 +24,8 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.build import make_client, make_validation_engine
 from jaxrl_sql.training.keep import keep_evaluation
 from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
+
+_MAX_FAILED_GOLDS = 5
 
 
 def validation_answers(
@@ -64,6 +68,20 @@ def verdicts_of(
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
+def _report_failed_golds(run: TrainingRun, name: str, verdicts: list[Verdict]) -> None:
+    """Report the questions of the set `name` whose gold fails, by their place in a user's file."""
+    lines = run.questions.lines.get(name, {})
+    failed = [f"{lines.get(v.uid, v.uid)} ({v.gold_status})" for v in verdicts if not v.gold_ok]
+    if failed:
+        limits = run.config.executor
+        over = f" within executor.timeout_ms={limits.timeout_ms} or engine_timeout_ms={limits.engine_timeout_ms}"
+        run.note(
+            f"{name}: {quantity(len(failed), 'golds', 'fail')}, and every answer counts as wrong: "
+            f"{join_names(failed, _MAX_FAILED_GOLDS)}: correct the SQL so that it runs"
+            f"{over if any(v.gold_status == 'timeout' for v in verdicts) else ''}, or remove the question"
+        )
+
+
 def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
     """Evaluate `params` on every held-out set, record the metrics at `step` and return them.
 
@@ -85,6 +103,8 @@ def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float
         for error in (answer.error for answer in answered if answer.error):
             run.note(f"not answered: {error}")
         verdicts = verdicts_of(run, name, questions, answered, rule)
+        if run.status.evaluation is None:  # only the first evaluation of the run reports them
+            _report_failed_golds(run, name, verdicts)
         set_metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         set_metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
         metrics |= {f"eval/{name}/{key}": value for key, value in set_metrics.items()}

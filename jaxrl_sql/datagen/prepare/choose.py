@@ -61,7 +61,9 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     form, folder, split = locate_benchmark(Path(cfg.dir), cfg.split)
     notes: list[str] = []
     source, left_out = form.read(folder, split, notes), Counter[str]()
-    candidates = _filter_by_settings(name, cfg, source.items if source.is_huge else mark_empty_ids(source.items), left_out)
+    candidates = _filter_by_settings(
+        name, cfg, source.items if source.is_huge else mark_empty_ids(source.items), left_out
+    )
     salt = f"prepare {seed}"
 
     def random_rank(item: PublishedQuestion) -> int:

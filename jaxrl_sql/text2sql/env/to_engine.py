@@ -112,6 +112,7 @@ class _Rewriter:
 
     def _rename_to_copy(self, tree: exp.Expression) -> None:
         """Rename tables and columns to those of the copy; aliases keep their spelling."""
+        known_columns = [column for table in self.schema.values() for column in table.columns.values()]
         origins = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
         tables = [
             (source.node, source.table) for select in tree.find_all(exp.Select) for source in self._sources(select)
@@ -119,11 +120,12 @@ class _Rewriter:
         for column, origin in origins:
             if origin is None:
                 continue
-            column.set("this", self._identifier(origin.column.name))
+            is_computed = all(origin.column is not known for known in known_columns)
+            column.set("this", self._identifier(origin.column.name, is_alias=is_computed))
             if column.table:
                 source = origin.source
-                is_alias = source.table is None or source.node.alias
-                name = source.table.name if source.table is not None and not source.node.alias else source.alias
+                is_alias = source.table is None or bool(source.node.alias)
+                name = source.alias if source.table is None or source.node.alias else source.table.name
                 column.set("table", self._identifier(name, is_alias=is_alias))
         for join in tree.find_all(exp.Join):
             columns = {key: column.name for table in self.schema.values() for key, column in table.columns.items()}

@@ -183,7 +183,7 @@ def test_missing_cell_of_a_row_is_empty(shop: Path) -> None:
         (";;\n;;x\n", "the first line is empty"),
         (
             "\tquestion\n0\tQ?\n",
-            r"no column sql; its columns are question; rename the header to one of the names tried: sql \(sql, SQL, .*\)$",
+            r"columns are question; rename the header to one of the names tried: sql \(sql, SQL, query, .*\)$",
         ),
         ("question,sql\r\n\r\n", r"train\.csv: has no rows below its header: write one question per row$"),
     ],

@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, so that a training step does not fault its temporaries in again; huge pages.
+"""Keep freed memory in the process, so that a training step does not fault its temporaries in again.
 
 XLA's CPU backend frees its temporaries after each step, and glibc hands large blocks back to the system at once. At
 the quickstart's size that was a fifth of the step's time, spent in 300,000 page faults.
@@ -7,9 +7,6 @@ Freed memory fits the next step of the same shapes. Temporaries of another shape
 are allocated after them: twenty shapes of one model took 20 GB where each needed 14. So free pages are returned in
 three cases: after a compilation, when the process holds clearly more than its largest step needed, and when the
 machine's free memory is too small for a step that reuses none.
-
-Linux serves the heap in huge pages (2 MiB instead of 4 KiB). Without them the processor searches its page tables for a
-fifth of the time of a step of GRPO on CPUs.
 """
 
 from __future__ import annotations
@@ -22,10 +19,7 @@ from pathlib import Path
 
 # glibc's malloc.h: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX and M_ARENA_MAX.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
-HUGE_PAGES = 14  # madvise's MADV_HUGEPAGE
 MIB = 1 << 20
-RESERVED = 0.75
-"""Share of the machine's memory by which the heap is extended at once. No page exists before its first use."""
 UNTRIMMED_STEPS = 2
 """Steps after a release until resident memory shows the need of a step.
 
@@ -38,54 +32,25 @@ FULL = 0.9
 
 
 def keep_freed_memory() -> bool:
-    """Set glibc to serve every block from one heap of huge pages and to keep freed memory; return whether it is glibc.
+    """Set glibc to serve every block from one heap and to keep freed memory; return whether it is glibc.
 
     Call it before the first computation: threads that have allocated keep their arenas.
     """
-    libc = _glibc()
-    if libc is None:
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
         return False
     options = ((ARENA_MAX, 1), (MMAP_MAX, 0), (TRIM_THRESHOLD, -1), (TOP_PAD, 256 * MIB))
-    accepted = [bool(libc.mallopt(option, value)) for option, value in options]
-    _reserve_huge_pages(libc)
+    accepted = [bool(mallopt(option, value)) for option, value in options]
     return all(accepted)
 
 
 def release_freed_memory() -> None:
-    """Return the pages of all freed memory to the system, wherever they are in the heap (glibc only)."""
-    libc = _glibc()
-    if libc is not None:
-        libc.malloc_trim(0)
-        _reserve_huge_pages(libc)
-
-
-def _glibc() -> ctypes.CDLL | None:
-    """Return the C library if it is glibc."""
-    libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-    if libc is None or not hasattr(libc, "malloc_trim"):
-        return None
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
-    )
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return libc
-
-
-def _reserve_huge_pages(libc: ctypes.CDLL) -> None:
-    """Extend the heap and let Linux serve it in huge pages, unless they are disabled or the system refuses.
-
-    Linux uses huge pages where a process advises it to. The advice does not hold for later extensions of the heap, so
-    it is extended far enough at once: a block of that size is allocated and freed, without using its pages. Trimming
-    the heap undoes it.
-    """
-    libc.free(libc.malloc(int(RESERVED * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))))
-    with suppress(OSError), Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.rstrip().endswith("[heap]"):
-                start, end = (int(address, 16) for address in line.split()[0].split("-"))
-                libc.madvise(start, end - start, HUGE_PAGES)
+    """Return the pages of all freed memory to the system, wherever they are in the heap (Linux only)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)
 
 
 class MemoryTrimmer:

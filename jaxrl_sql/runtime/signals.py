@@ -1,8 +1,8 @@
 """Turn Ctrl-C and SIGTERM into a stop request, which the training loop reads between steps.
 
 A preempted machine sends SIGTERM to some or all of a run's processes; they agree on their last step
-(`TrainingRun.sync_stop_requests`). The handlers here replace that of JAX's preemption service, which handles SIGTERM too.
-The earlier handlers are restored afterwards, except one that was not installed from Python.
+(`TrainingRun.sync_stop_requests`). The handlers here replace that of JAX's preemption service, which handles SIGTERM
+too. The earlier handlers are restored afterwards, except one that was not installed from Python.
 """
 
 from __future__ import annotations

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-HAS_HUGE_PAGES = SETTING.exists() and "[never]" not in SETTING.read_text(encoding="ascii")
 
 MEASURE = """
 import ctypes
@@ -54,24 +50,6 @@ released = resident()
 print(released - before)
 """
 
-HUGE = """
-def huge_pages():  # of the heap, in MiB
-    heap, total = False, 0
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split()[0]:
-            heap = line.endswith("[heap]")
-        elif heap and line.startswith("AnonHugePages"):
-            total += int(line.split()[1]) >> 10
-    return total
-
-large = use(100)
-print(huge_pages(), resident() - before)
-libc.free(large)
-release_freed_memory()
-use(200)
-print(huge_pages())
-"""
-
 FULL = """
 from jaxrl_sql.runtime.memory import MemoryTrimmer
 
@@ -94,14 +72,6 @@ def test_freed_memory_is_kept_until_it_is_released() -> None:
     held, left = map(int, output_of(MEASURE + RELEASE))
     assert held >= 300
     assert left < 50
-
-
-@pytest.mark.skipif(not HAS_HUGE_PAGES, reason="no huge pages on this system")
-def test_heap_has_huge_pages_also_after_a_release() -> None:
-    huge, used, later = map(int, output_of(MEASURE + HUGE))
-    assert huge >= 90
-    assert used < 120, "reserved pages are not used"
-    assert later >= 180
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")

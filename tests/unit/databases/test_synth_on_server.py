@@ -22,6 +22,11 @@ FROM generate_series(1, 60) AS i;
 """
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
+
+
 def test_names_are_quoted_and_comments_with_punctuation_are_no_nouns(
     server_database: Callable[[str, str], Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

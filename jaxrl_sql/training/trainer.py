@@ -47,6 +47,7 @@ from jaxrl_sql.runtime.folder import (
     METRICS,
     UNWRITABLE,
     check_folder,
+    list_saved_steps,
     note_saved,
     open_folder,
     paths_from_start,
@@ -331,7 +332,8 @@ def _load_questions(
         }
         if tokenizer is None:
             with display.task("opening the tokenizer"):
-                tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
+                is_new = processes.is_first() and not list_saved_steps(folder)
+                tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style, is_new)
         style = recipe.adapt_style(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
     return _LoadedQuestions(PromptFormat(recipe, style, tokenizer, ends), train, evals, rules_of_evals)
@@ -365,7 +367,8 @@ def _make_question_sets(
             inputs |= hash_question_sets(config.data, train, evals, on_progress)
     inputs_of_first, *_ = processes.exchange([inputs])
     make_sft = cache(partial(_make_sft_dataset, config, prompt_format, train, executor, display))
-    return QuestionSets(train, evals, loaded.rules, make_sft, dict(inputs_of_first))
+    lines = {name: benchmark.lines for name, benchmark in loaded.evals.items()}
+    return QuestionSets(train, evals, loaded.rules, make_sft, dict(inputs_of_first), lines)
 
 
 def _make_prompt_set(

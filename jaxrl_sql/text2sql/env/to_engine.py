@@ -112,6 +112,7 @@ class _Rewriter:
 
     def _rename_to_copy(self, tree: exp.Expression) -> None:
         """Rename tables and columns to those of the copy; aliases keep their spelling."""
+        known_columns = [column for table in self.schema.values() for column in table.columns.values()]
         origins = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
         tables = [
             (source.node, source.table) for select in tree.find_all(exp.Select) for source in self._sources(select)
@@ -119,11 +120,13 @@ class _Rewriter:
         for column, origin in origins:
             if origin is None:
                 continue
-            column.set("this", self._identifier(origin.column.name))
+            is_computed = all(origin.column is not known for known in known_columns)
+            column.set("this", self._identifier(origin.column.name, is_alias=is_computed))
             if column.table:
                 source = origin.source
+                is_alias = source.table is None or bool(source.node.alias)
                 name = source.alias if source.table is None or source.node.alias else source.table.name
-                column.set("table", self._identifier(name))
+                column.set("table", self._identifier(name, is_alias=is_alias))
         for join in tree.find_all(exp.Join):
             columns = {key: column.name for table in self.schema.values() for key, column in table.columns.items()}
             using = [
@@ -140,10 +143,12 @@ class _Rewriter:
         """Return the items of a SELECT's FROM clause, as a list, since the caller changes their nodes."""
         return list(self.scopes.sources(select))
 
-    def _identifier(self, name: str) -> exp.Identifier:
-        """Return an identifier, quoted if the engine requires it."""
-        is_reserved = self.engine == "postgresql" and name.lower() in _RESERVED
-        return exp.Identifier(this=name, quoted=is_reserved or not _UNQUOTED_NAME.fullmatch(name.lower()))
+    def _identifier(self, name: str, *, is_alias: bool = False) -> exp.Identifier:
+        """Return an identifier, quoted if the engine requires it; PostgreSQL folds unquoted names to lower case."""
+        is_postgresql = self.engine == "postgresql"
+        is_reserved = is_postgresql and name.lower() in _RESERVED
+        is_plain = _UNQUOTED_NAME.fullmatch(name if is_postgresql and not is_alias else name.lower())
+        return exp.Identifier(this=name, quoted=is_reserved or not is_plain)
 
     def _alias_subqueries(self, tree: exp.Expression) -> None:
         """Add aliases to subqueries in FROM without one, which PostgreSQL and MariaDB require."""

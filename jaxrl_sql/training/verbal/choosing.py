@@ -157,7 +157,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         finished = {outcome["id"]: outcome for record in journal.records if (outcome := record.get("finished"))}
         stopped: JaxrlSqlError | None = None
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
-            for line in summarize_skipped(loaded.skipped):
+            for line in summarize_skipped(loaded.skipped, loaded.lines):
                 display.note(line)
             for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")

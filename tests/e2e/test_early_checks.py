@@ -22,7 +22,7 @@ Start = Callable[..., list[str]]
 Capture = pytest.CaptureFixture[str]
 # Kinds of errors in the order of their checks, with the settings that cause them and the message.
 ERRORS = {
-    "template": (["data.prompt=chat"], "a chat needs a tokenizer with a chat template"),
+    "template": (["data.prompt=chat", "data.tokenizer.path=mute"], "a chat needs a tokenizer with a chat template"),
     "files": ([], "such.jsonl: no such file or folder"),
     "database": (["data.database=gone.sqlite"], "data.database=gone.sqlite: no such file or folder"),
     "addresses": ([], "executor.databases.postgresql: postgresql://127.0.0.1:"),
@@ -46,6 +46,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) ->
     shutil.copytree(START, "cut")
     (tmp_path / "cut/model.safetensors").unlink()
     (tmp_path / "empty").mkdir()
+    (tmp_path / "mute").mkdir()
+    shutil.copy(START / "tokenizer.json", "mute")
     for split in ("train", "dev_unseen"):
         databases = tmp_path / "golds" / split / "databases/shop"
         databases.mkdir(parents=True)

@@ -88,8 +88,8 @@ def check_folder(run: RunConfig, values: Fields) -> Path:
 
 def read_saved_values(folder: Path) -> Record:
     """Return the settings by key of a run's saved steps; empty if no step is saved."""
-    has_steps = list_saved_steps(folder) and (folder / CONFIG).is_file()
-    return values_by_key(load_config(TrainConfig, folder / CONFIG)) if has_steps else {}
+    is_saved = list_saved_steps(folder) and (folder / CONFIG).is_file()
+    return values_by_key(load_config(TrainConfig, folder / CONFIG)) if is_saved else {}
 
 
 def paths_from_start(run: RunConfig) -> Record:

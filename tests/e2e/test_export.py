@@ -226,7 +226,7 @@ def test_a_hub_error_is_reported_in_one_line(endpoint: str, tmp_path: Path, caps
     [
         (["nowhere"], "model nowhere: no such folder or file"),
         (["empty"], "empty: no config.json"),
-        (["run"], "the run has no model/ yet; `jaxrl-sql export run --step N` writes a checkpoint's"),
+        (["run"], "the run has no model/ yet; it is written at the run's end"),
         (["run", "--step", "3"], "no checkpoint of step 3; it has none"),
         (["empty", "--step", "3"], "not a run folder"),
         ([str(START), "--average", "nowhere"], "model nowhere: no such folder or file"),

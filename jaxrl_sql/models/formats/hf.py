@@ -36,6 +36,7 @@ from jaxrl_sql.models.formats.tensor_files import (
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gather_array, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.runtime.model_locator import refuse_missing_model
 from jaxrl_sql.runtime.progress import ProgressCallback, Tally, no_progress
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.types import InputError
@@ -70,6 +71,7 @@ def load_config(source: str | Path) -> ModelConfig:
     Raises InputError for an unknown family (`model_type`) and for unsupported fields.
     """
     source = Path(source)
+    refuse_missing_model(source)
     if is_gguf(source):
         return gguf_config(source, read_header(source))
     hf = _read_json(source / CONFIG_FILE)
@@ -106,6 +108,7 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
     def open_file(path: Path) -> int:
         return files.enter_context(path.open("rb", buffering=0)).fileno()
 
+    refuse_missing_model(source)
     if is_gguf(source):
         header = read_header(source)
         config = gguf_config(source, header)

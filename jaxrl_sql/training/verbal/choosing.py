@@ -379,8 +379,8 @@ def write_results(out: Path, run: VerbalRun, loaded: Benchmark) -> dict[str, flo
 def _truncation_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str]:
     """Yield a line each on truncated answers and on truncated replies of the judge, with the setting to raise."""
     stages = (
-        (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
-        (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
+        (CANDIDATES, "answers", f"verbal.max_tokens above {cfg.max_tokens:,}"),
+        (JUDGE, "judge's replies", f"verbal.judge_max_tokens above {cfg.judge_max_tokens:,}"),
     )
     for stage, noun, setting in stages:
         reasons = _finish_reasons(records, stage)

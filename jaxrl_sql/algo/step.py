@@ -46,7 +46,8 @@ StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 # Log-probabilities, and values of the value head or None: [B,G,T] each.
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[PyTree, PyTree, GroupBatch], Scores]
-# Run a function on each of the stacked micro-batches and combine the results, by summing or by the Rejoin.
+# Run a function on each of the stacked micro-batches and combine the results: a sum, or a Rejoin's concatenation of the
+# parts in the order of the batch.
 Combine = Callable[[BatchFunction[T], GroupBatch, Rejoin], T]
 
 

@@ -273,7 +273,8 @@ class VerbalConfig(RootConfig):
     def find_errors(self) -> Iterator[str]:
         """Yield a line for each contradiction between values of different sections."""
         if self.data.prompt == "given":
-            yield "data.prompt=given is for train, evaluate, data filter and distill: a judge has no prompt in the rows"
+            yield "data.prompt=given is for train, evaluate, data filter and distill: "
+            "the rows have no prompts for the judge, the model that rates answers in verbal RL"
         yield from _dialect_errors(self.data, self.executor)
         yield from _folder_errors(self.data)
 

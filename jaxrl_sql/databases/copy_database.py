@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.bird import description_folder
 from jaxrl_sql.text2sql.schema.cache import content_of
-from jaxrl_sql.text2sql.schema.describe import natural_records
+from jaxrl_sql.text2sql.schema.describe import tables_file_records
 from jaxrl_sql.text2sql.schema.sqlite_file import read_file
 from jaxrl_sql.types import Example, InputError
 
@@ -40,7 +40,7 @@ def write_natural_names(folder: Path, databases: Iterable[tuple[str, Path]]) -> 
 
     `databases` has (db_id, path of the original), next to which its natural names are.
     """
-    named = [{**record, "db_id": db_id} for db_id, path in databases for record in natural_records(path.resolve())]
+    named = [{**record, "db_id": db_id} for db_id, path in databases for record in tables_file_records(path.resolve())]
     if named:
         (folder / "tables.json").write_text(json.dumps(named, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -253,8 +253,8 @@ def save_adapters(
 ) -> None:
     """Write adapters in PEFT's format, `adapter_config.json` and `adapter_model.safetensors`.
 
-    `base` and `revision` are the name and the commit by which PEFT loads their model (`hub.loadable_name`). Existing
-    files are replaced.
+    `base` and `revision` are the name and the commit by which PEFT loads their model
+    (`hub.find_name_and_revision`). Existing files are replaced.
     """
     rank = next(iter(adapters.pairs.values())).a.shape[-1]
     specs = _pair_specs(config, adapters.pairs, rank)

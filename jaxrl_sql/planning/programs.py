@@ -171,7 +171,10 @@ def lower_decode(inputs: ProgramInputs, load: EngineLoad) -> Lowered:
     sizes, n = load.sizes, load.config.max_num_seqs
     penalizes = sampling.repetition_penalty != 1
     truncation = Truncation(sampling.top_k > 0, sampling.top_p < 1, sampling.min_p > 0)
-    chunk = ChunkConfig(inputs.decoding(load), True, truncation, penalizes, load.config.chunk_steps)
+    chunk = ChunkConfig(
+        inputs.decoding(load), samples=True, has_greedy=False, truncation=truncation, penalizes=penalizes,
+        steps=load.config.chunk_steps,
+    )  # fmt: skip
     array = partial(_replicated, inputs)
 
     def block_map(sequences: int, columns: int, blocks: int) -> BlockMap:

@@ -120,6 +120,7 @@ class EngineCall:
         chunk_config = ChunkConfig(
             model=runner.model,
             samples=bool(sampled),
+            has_greedy=len(sampled) < len(samplings),
             truncation=Truncation(
                 top_k=any(sampling.top_k > 0 for sampling in sampled),
                 top_p=any(sampling.top_p < 1 for sampling in sampled),

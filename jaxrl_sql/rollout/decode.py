@@ -54,7 +54,7 @@ class End(IntEnum):
 class ChunkConfig(NamedTuple):
     """The static arguments of a chunk of decode steps.
 
-    samples: whether any completion is sampled; otherwise all are greedy.
+    samples, has_greedy: whether any completion is sampled, and whether any is greedy (temperature 0).
     truncation: which of top-k, top-p and min-p any completion uses.
     penalizes: whether any completion has a repetition penalty.
     steps: most decode steps of the chunk.
@@ -63,6 +63,7 @@ class ChunkConfig(NamedTuple):
 
     model: PagedModel
     samples: bool
+    has_greedy: bool
     truncation: Truncation
     penalizes: bool
     steps: int
@@ -327,7 +328,9 @@ def decode_chunk(
         request, seen = slots.request, slots.seen
         logits = without_ids(unembed(params, config.model.config, slots.hidden), config.missing)
         keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), slots.length)
-        sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncation, config.samples)
+        sampled = sample_tokens(
+            keys, logits, request.sampling, seen, config.truncation, config.samples, config.has_greedy
+        )
         is_running = slots.state == SlotState.RUNNING
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         state_after_end = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)

@@ -79,7 +79,7 @@ def pinned_name(path: str) -> str:
     return f"{repo}@{folder.name}" if repo else ""
 
 
-def loadable_name(path: str) -> tuple[str, str]:
+def find_name_and_revision(path: str) -> tuple[str, str]:
     """Return the name by which other programs load a model, and its commit or "".
 
     For a model of the hub this is its hub name, for others the absolute path, which does not depend on the current

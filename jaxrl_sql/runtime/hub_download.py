@@ -68,8 +68,8 @@ class Listing(NamedTuple):
 def download(name: str, with_weights: bool, mode: str) -> Path:
     """Download the missing files of a model, `org/name` or `org/name@revision`; return its folder in the cache.
 
-    `mode` is that of the progress display. If the hub cannot be reached, a complete copy in the cache is returned.
-    Raises InputError with the reason if there is none.
+    `mode` is that of the progress display, as `run.display`: `auto`, `rich`, `plain` or `none`. If the hub cannot be
+    reached, a complete copy in the cache is returned. Raises InputError with the reason if there is none.
     """
     repo, _, revision = name.partition("@")
     try:

@@ -30,7 +30,7 @@ from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
-from jaxrl_sql.runtime.hub import loadable_name
+from jaxrl_sql.runtime.hub import find_name_and_revision
 from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.runtime.progress import ProgressCallback
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
@@ -136,7 +136,8 @@ def _make_engine(
     rollout, pads_to_max = run.config.rollout, run.config.run.pad_to_max
     config = engine_config(rollout, max_num_seqs, run.longest_prompt, num_batch_shards(run.mesh.shape), pads_to_max)
     lengths = [length for prompts in sets for length in prompts.lengths()]
-    # The request groups of a replica: its share of the questions, times the groups into which samples are split.
+    # A question's samples are split into groups that the decode slots hold at once. `groups` counts those of a replica:
+    # its share of the questions, times the groups of a question.
     replicas = (rollout_grid(rollout) or (1, 1))[0]
     groups = -(-questions // replicas) * -(-samples // config.group_size(samples))
     config = config.for_calls([run.longest_prompt] if pads_to_max else lengths, groups, samples)
@@ -178,7 +179,7 @@ def export_model(run: TrainingRun, trainable: Any, frozen: Any) -> Path:
                 run.display.note(missing_prefill_warning(str(folder)))
             seal_weights(folder)
         if isinstance(adapters := policy_part(trainable), Adapters):
-            save_adapters(run.folder / "adapters", run.model, adapters, *loadable_name(source))
+            save_adapters(run.folder / "adapters", run.model, adapters, *find_name_and_revision(source))
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.models import forward, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.lora import init_adapters, merge, policy_params, save_adapters
-from jaxrl_sql.runtime.hub import loadable_name
+from jaxrl_sql.runtime.hub import find_name_and_revision
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
 peft = pytest.importorskip("peft", reason="needs peft: install the extra `parity`")
@@ -70,7 +70,7 @@ def test_peft_loads_our_adapters_with_their_base(
     r = np.random.default_rng(1)
     adapters = jax.tree.map(lambda x: x + 0.1 * jnp.asarray(r.normal(size=x.shape), x.dtype), adapters)
     monkeypatch.chdir(tmp_path)
-    save_adapters("adapters", config, adapters, *loadable_name("base"))
+    save_adapters("adapters", config, adapters, *find_name_and_revision("base"))
     monkeypatch.chdir("/")
     theirs = logits_of(peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapters"))
     assert np.abs(theirs - plain).max() > 0.1, "the adapters have no effect"

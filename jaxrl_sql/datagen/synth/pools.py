@@ -1,8 +1,9 @@
 """Define the values of text columns, and words that decorate the names of tables and columns.
 
 A pool is a set of values for text columns, such as `city` or `company`; `text_value` returns a value of a pool. The
-values of `SIMPLE` are single words, those of `TAILS` a word of `HEADS` and a second word, those of `MAKERS` the results
-of functions. `DECORATION` and `AFFIX` are put before and after names, and `ONSETS` and `RIMES` make invented syllables.
+values of `SIMPLE` are single words, those of `TAILS` a word of `HEADS` (else a noun) and a second word, those of
+`MAKERS` the results of functions. A pool of `MAKERS` may use words of the others. `DECORATION` and `AFFIX` are put
+before and after names, and `ONSETS` and `RIMES` make invented syllables.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def generate_for_databases(
     """Generate up to `count` questions per SQLite file or server URL, and write them with `generate_for_files`.
 
     A server's database is sampled into a SQLite file first, from which the questions are generated. `leave_out` lists
-    its tables and columns to omit; `note` is called with messages about samples.
+    its tables and columns to omit, as `table` or `table.column`; `note` is called with messages about samples.
     """
     check_spec(spec)
     for db in databases:

@@ -105,12 +105,14 @@ def sample_tokens(
     seen: jax.Array | None = None,
     truncation: Truncation = EVERY_LIMIT,
     samples: bool = True,
+    has_greedy: bool = True,
 ) -> SampledTokens:
     """Sample a token per row: keys [N], logits [N,V]; temperature 0 takes the most likely, with behavior_logprob 0.
 
     seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncation (static):
-    which limits any row uses. samples (static): whether any row is not greedy; False omits sampling. The full
-    distribution has no penalty and no truncation, and temperature 1 for a greedy row.
+    which limits any row uses. samples, has_greedy (static): whether any row is not greedy, and whether any is; False
+    omits its part of the program. The full distribution has no penalty and no truncation, and temperature 1 for a
+    greedy row.
     """
     scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)
@@ -118,14 +120,15 @@ def sample_tokens(
     allowed = full
     if seen is not None:
         allowed = _log_softmax(penalize(logits, seen, sampling.repetition_penalty), scale)
-    likeliest = first_of_largest(allowed)
-    if not samples:
+    is_greedy, likeliest = sampling.temperature <= 0, first_of_largest(allowed) if has_greedy else None
+    if likeliest is not None and not samples:
         return SampledTokens(likeliest, pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
-    is_greedy = sampling.temperature <= 0
     if any(truncation):
         top_k, top_p = jnp.where(is_greedy, 0, sampling.top_k), jnp.where(is_greedy, 1.0, sampling.top_p)
         allowed = truncate(allowed, top_k, top_p, sampling.min_p, truncation)
-    token = jnp.where(is_greedy, likeliest, sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed))
+    token = sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed)
+    if likeliest is not None:
+        token = jnp.where(is_greedy, likeliest, token)
     return SampledTokens(token, pick(full, token), jnp.where(is_greedy, 0.0, pick(allowed, token)))
 
 

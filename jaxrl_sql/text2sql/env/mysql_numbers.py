@@ -19,7 +19,7 @@ from jaxrl_sql.text2sql.env.mysql_parts import (
     as_number,
     as_text,
     fill,
-    fill_once,
+    fill_evaluating_once,
     from_template,
     kind_of,
     name_of,
@@ -107,6 +107,7 @@ def _convert_operands(left: exp.Expression, right: exp.Expression) -> tuple[exp.
     if "number" not in kinds:
         return left, right
     for side, other in ((left, right), (right, left)):
+        # "numeric" marks the numeric columns of the SQLite file (`mysql_columns`).
         if kind_of(other) != "number" and not other.meta.get("numeric") and _may_be_date(side):
             raise Refused(f"a comparison with {side.name}, which may be a date")
     return as_number(left), as_number(right)
@@ -274,7 +275,7 @@ def _rewrite_cast(node: exp.Expression) -> exp.Expression | None:
         digits, decimals = [*sizes, *(10, 0)[len(sizes) :]]
         maximum = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
         rounded = f"MIN(MAX(ROUND({_ROUNDABLE}, {decimals}), -{maximum}), {maximum})"
-        return fill_once(rounded if decimals else f"CAST({rounded} AS INTEGER)", number)
+        return fill_evaluating_once(rounded if decimals else f"CAST({rounded} AS INTEGER)", number)
     if kind in {_Type.DOUBLE, _Type.FLOAT} and not sizes:
         return fill("CAST(:x AS REAL)", x=number)
     raise Refused(f"CAST to {to.sql('mysql')}")
@@ -297,7 +298,7 @@ def _rewrite_round(node: exp.Expression) -> exp.Expression | None:
     if digits is None:
         raise Refused("ROUND to a number of digits that is not written out")
     if digits >= 0:
-        return fill_once(f"ROUND({_ROUNDABLE}, {digits})" if digits else "ROUND(:x)", node.this)
+        return fill_evaluating_once(f"ROUND({_ROUNDABLE}, {digits})" if digits else "ROUND(:x)", node.this)
     return fill(f"ROUND(:x / 1e{-digits}) * 1e{-digits}", x=node.this)
 
 

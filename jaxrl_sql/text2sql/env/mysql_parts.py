@@ -188,10 +188,10 @@ def as_text(node: exp.Expression) -> exp.Expression:
         return text_literal((whole.lstrip("0") or "0") + point + decimals)
     if kind_of(node) in {"text", "date", "null"}:
         return node.copy()
-    return fill_once(_TEXT_OF_NUMBER, node)
+    return fill_evaluating_once(_TEXT_OF_NUMBER, node)
 
 
-def fill_once(text: str, value: exp.Expression) -> exp.Expression:
+def fill_evaluating_once(text: str, value: exp.Expression) -> exp.Expression:
     """Fill a template that repeats `:x`; a subquery as the value runs once."""
     if value.find(exp.Select) is None or has_aggregate(value) or value.find(exp.Window) is not None:
         return fill(text, x=value)

@@ -83,7 +83,7 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
     """
     version = version_of(db_path)
     path = Path(version.path)
-    files = [*sorted((path.parent / "database_description").glob("*.[cC][sS][vV]")), *natural_files(path)]
+    files = [*sorted((path.parent / "database_description").glob("*.[cC][sS][vV]")), *tables_files(path)]
     if not files:
         return NO_DESCRIPTIONS
     stats = [file.stat() for file in files]
@@ -91,10 +91,10 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
     return _read_version(path.parent.name, tuple(versions))
 
 
-def natural_records(db_path: str | Path) -> list[Record]:
+def tables_file_records(db_path: str | Path) -> list[Record]:
     """Return a database's unmodified records in the tables files (`tables.json`), one per readable file."""
     path, natural = Path(db_path), []
-    for file in natural_files(path):
+    for file in tables_files(path):
         try:
             records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
@@ -104,7 +104,7 @@ def natural_records(db_path: str | Path) -> list[Record]:
     return natural
 
 
-def natural_files(path: Path) -> list[Path]:
+def tables_files(path: Path) -> list[Path]:
     """Return the tables files of a database's set, which are next to the folder of all databases."""
     root = path.parent.parent.parent
     return [file for name in _TABLES_FILES if (file := root / name).is_file()]

@@ -3,8 +3,9 @@
 BM25 ranks tables by their names, by the names and descriptions of all their columns, and by their best columns. Values
 of a column that the question names increase its table's score. A table also gets a share of the best score among its
 foreign-key neighbours. Tables are added in this order, each with its keys and best columns. If a table is not joined to
-those already selected, the tables on the foreign-key path between them are added first. For every two tables, the
-remaining columns of one follow: a short prompt has many tables, and the best ones completely.
+those already selected, the tables on the foreign-key path between them are added first. After every second table
+that is added, the next of the selected tables, from the best on, gets its remaining columns. So a short prompt has many
+tables, and the best ones completely.
 
 The gold SQL is not used, so training, evaluation and users' questions have equal prompts. The budget is the setting
 `data.schema_budget`, in tokens.
@@ -95,6 +96,9 @@ def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Sc
     The candidates include views. The first part, the keys and best columns of one table, is returned even if it does
     not fit. The number of calls of `fits` is logarithmic in the number of fitting parts. Raises InputError for an
     unreadable database, and without the package bm25s.
+
+    The schema is read from the question's database. Of the argument `schema` only `matched` is used: the values of
+    columns that the question names.
     """
     index = _build_index(version_of(example.db_path, example.hide))
     whole = replace(index.schema, matched=schema.matched)

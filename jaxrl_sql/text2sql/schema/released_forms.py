@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jaxrl_sql.text2sql.schema.cache import Version, version_of
-from jaxrl_sql.text2sql.schema.describe import natural_files, natural_records
+from jaxrl_sql.text2sql.schema.describe import tables_file_records, tables_files
 from jaxrl_sql.text2sql.schema.quote import as_released_omnisql, quote_name
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from jaxrl_sql.text2sql.schema.sqlite_file import read_file, skip_unreadable
@@ -114,14 +114,14 @@ def _reference(record: Fields, source: int, target: int) -> str:
 
 def _record_of(db_path: str) -> Fields:
     """Return a database's object in the tables file; raises InputError without one."""
-    files = natural_files(Path(db_path))
+    files = tables_files(Path(db_path))
     versions = tuple((str(file), file.stat().st_mtime_ns) for file in files)
     return _read_record(db_path, versions)
 
 
 @lru_cache(maxsize=4096)
 def _read_record(db_path: str, _versions: tuple[tuple[str, int], ...]) -> Fields:
-    record = next(iter(natural_records(db_path)), None)
+    record = next(iter(tables_file_records(db_path)), None)
     if record is None:
         raise InputError(
             f"data.schema=omnisql_strict needs the tables file of the set (tables.json) with {Path(db_path).stem}, "

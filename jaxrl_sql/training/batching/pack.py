@@ -4,7 +4,8 @@ Lengths are rounded up to buckets, a few fixed lengths (`batch.bucket`), so that
 Lengths mark the padding; its value (0) is never read. Letters of shapes: B prompts (schemas in a supervised batch), G
 completions per prompt, P and T padded lengths of prompts and completions.
 
-*Packed* completions share rows: the model then computes R < G rows of T tokens per prompt instead of G.
+To pack is to write lists into the arrays of a batch. With the settings `grpo.packing` and `sft.packing`, completions
+also share rows: the model then computes R < G rows of T tokens per prompt instead of G.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from jaxrl_sql.types import DEMONSTRATION, Record, Trajectory
 
 
 def width_by_answer(_schema: int, answer: int) -> int:
-    """Return the padded length of an item without packing: that of its completion, which has a row of its own."""
+    """Return the padded length in tokens of a completion without packing, where each has a row of its own.
+
+    `_schema` and `answer` are the lengths in tokens of the completion's schema and of its own; as `width_by_schema`.
+    """
     return bucket(answer)
 
 
 def width_by_schema(schema: int, _answer: int) -> int:
-    """Return the padded length of an item with packing: that of its schema, as all packed rows have one length."""
+    """Return the padded length in tokens of a row with packing: that of the schema, as all rows have one length."""
     return bucket(schema, smallest=256)
 
 
@@ -108,7 +112,9 @@ def pack_groups(
     P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens if that is more. T is the bucket of
     `longest`, the maximum number of tokens of a completion. The loss mask excludes tokens of the environment. `indices`
     selects the groups to pack (None: all B); P and T are those of the whole batch. With `demonstrations`, the batch
-    marks the completions that are demonstrations; they have no log-probabilities of the sampler.
+    marks the completions that are demonstrations; they have no log-probabilities of the sampler. `rollout_logprobs` of
+    the batch are those of the policy itself when it sampled, `behavior_logprobs` those of the distribution that it
+    sampled from, with penalties and top-k or top-p.
     """
     width = bucket(longest)
     prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))

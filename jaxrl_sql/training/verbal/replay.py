@@ -2,6 +2,8 @@
 
 The next request depends on the answers alone. So a run that was killed requests everything again, gets the known
 answers from the journal and the rest from the model, and has the same result.
+
+A question has two *stages*, sampling candidates and judging them; a *round* is one repetition of a stage.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.runtime.hub import is_hub_name, loadable_name
+from jaxrl_sql.runtime.hub import find_name_and_revision, is_hub_name
 
 MODEL = Path(__file__).parents[3] / "configs/quickstart_start"
 FILES = {path.name: path.read_bytes() for path in MODEL.iterdir()}
@@ -237,9 +237,9 @@ def test_other_programs_load_a_model_by_its_hub_name_or_absolute_path(
 ) -> None:
     commit = "0123456789" * 4
     cached = tmp_path / "hub/models--Qwen--Qwen2.5-0.5B/snapshots" / commit
-    assert loadable_name(str(cached)) == ("Qwen/Qwen2.5-0.5B", commit)
-    assert loadable_name("Qwen/Qwen2.5-0.5B") == ("Qwen/Qwen2.5-0.5B", "")
+    assert find_name_and_revision(str(cached)) == ("Qwen/Qwen2.5-0.5B", commit)
+    assert find_name_and_revision("Qwen/Qwen2.5-0.5B") == ("Qwen/Qwen2.5-0.5B", "")
     (tmp_path / "runs/shop_sft/model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert loadable_name("runs/shop_sft/model") == (str(tmp_path / "runs/shop_sft/model"), "")
-    assert loadable_name("") == ("", "")
+    assert find_name_and_revision("runs/shop_sft/model") == (str(tmp_path / "runs/shop_sft/model"), "")
+    assert find_name_and_revision("") == ("", "")

@@ -1,7 +1,8 @@
 """Phrase columns, rows, values and conditions in words, and write their SQL.
 
 In the wordings `{c}` is a column, `{v}` a value, `{r}` a relation such as `above`, `{b}` the verb, and `{s}` a noun for
-a row. The argument `many` asks for a plural.
+a row. The argument `many` asks for a plural. The argument `side` is one of the tables of a query: a query with
+a join has two sides.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from jaxrl_sql.models.ops.truncation import Truncation
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 # One compiled program per shape; without jit each operation would be compiled separately.
 penalize = jax.jit(token_distribution.penalize)
-sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncation", "samples"))
+sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncation", "samples", "has_greedy"))
 sample_by_mass = jax.jit(rows.sample_by_mass)
 
 
@@ -47,6 +47,20 @@ def test_temperature_divides_the_logits() -> None:
     np.testing.assert_allclose(share, squared / squared.sum(), atol=0.015)
     np.testing.assert_allclose(np.exp(got.logprob), (squared / squared.sum())[got.token], rtol=1e-5)
     np.testing.assert_allclose(got.behavior_logprob, got.logprob, atol=1e-6)
+
+
+def test_program_without_greedy_rows_samples_the_same_bits() -> None:
+    keys = jax.random.split(jax.random.key(1), 200)
+    plan, logits = sampling(200, temperature=0.7, top_p=0.9), jax.random.normal(jax.random.key(2), (200, 50))
+    whole, without = (sample_tokens(keys, logits, plan, has_greedy=has_greedy) for has_greedy in (True, False))
+    assert all(map(np.array_equal, whole, without))
+    plain = Truncation(False, False, False)
+    programs = [
+        jax.make_jaxpr(partial(sample_tokens, truncation=plain, has_greedy=has_greedy))(keys, logits, plan)
+        for has_greedy in (True, False)
+    ]
+    searches = [str(program).count("platform_index") for program in programs]
+    assert searches == [1, 0], "the search for the likeliest token differs between platforms"
 
 
 def test_sampled_tokens_follow_the_distribution_and_carry_both_logprobs() -> None:

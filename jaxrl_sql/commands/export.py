@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="average with these models")
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUN/export, RUN/averaged)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="type of the weights (bfloat16)")
-    parser.add_argument("--gguf", choices=GGUF_KINDS, default="", help="write a GGUF file, and a Modelfile, instead of safetensors")
+    parser.add_argument(
+        "--gguf", choices=GGUF_KINDS, default="", help="write a GGUF file, and a Modelfile, instead of safetensors"
+    )
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     args = parser.parse_args(arguments)

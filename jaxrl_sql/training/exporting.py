@@ -184,9 +184,9 @@ def export(
 ) -> list[Path]:
     """Write a model to the folder `out`, in place of an earlier export; return the written paths.
 
-    `dtype` is the type of the weights. `gguf` is the type of weights of a GGUF file, which replaces the safetensors, or
-    "". `step` is that of the exported checkpoint, for the card. `warn` is called with a line for each respect in which other programs read
-    the model differently.
+    `dtype` is the type of the weights. `gguf` is the type of weights of a GGUF file, written instead of safetensors, or
+    "". `step` is that of the exported checkpoint, for the card. `warn` is called with a line for each respect in which
+    other programs read the model differently.
     """
     model_folders = list(exported.others)
     if exported.source is not None and (exported.params is None or exported.others):
@@ -261,9 +261,9 @@ def export_folder(
     """Export a model and return the written paths; the first is the folder.
 
     `model` is a run's folder, a model's folder or a name on the hub. `step` selects the run's checkpoint of a step, and
-    `average` names models whose mean with this model is exported. `gguf` is the type of weights of a GGUF file,
-    which replaces the safetensors, or "". Without `out` the folder is `export`, `export-STEP` or `averaged` in the run's or model's folder, or
-    for a hub model in a folder with the model's name.
+    `average` names models whose mean with this model is exported. `gguf` is the type of weights of a GGUF file, written
+    instead of safetensors, or "". Without `out` the folder is `export`, `export-STEP` or `averaged` in the run's or
+    model's folder, or for a hub model in a folder with the model's name.
     """
     model_folder = Path(model.partition("@")[0].rpartition("/")[2] if is_hub_name(model) else model)
     exported = source_of_model(model) if step is None else source_of_step(Path(model), step)

@@ -22,6 +22,7 @@ from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.hf import read_tensors
 from jaxrl_sql.runtime.model_locator import read_trained
 from jaxrl_sql.training.model_card import save_prompt_settings
+from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[2] / "configs" / "recipes_start"
 Start = Callable[..., list[str]]
@@ -75,6 +76,8 @@ def test_export_writes_folder_card_and_gguf(finished: Path, capsys: pytest.Captu
     assert model.read_text().startswith('FROM ./export-f16.gguf\nTEMPLATE """{{ .Prompt }}"""\nPARAMETER stop "')
     assert "PARAMETER temperature 0\n" in model.read_text()
     assert not [*out.glob("*.safetensors*")], "the weights are in the GGUF file"
+    with pytest.raises(InputError, match=r"export: no model\.safetensors; give the path .*/export-f16\.gguf$"):
+        load_checkpoint(out)
     remaining = dict(read_tensors(file))
     for name, tensor in read_tensors(finished / "model"):
         as_kept = tensor.astype(np.float16) if tensor.ndim > 1 else tensor

@@ -96,7 +96,8 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
         files = (folder / WEIGHTS_FILE,)
     absent = [file.name for file in files if not file.is_file()]
     if absent or not files:
-        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}")
+        others = "".join(f"; give the path {path}" for path in sorted(folder.glob("*.gguf"))[:1])
+        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}{others}")
     return files
 
 

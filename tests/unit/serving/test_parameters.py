@@ -236,7 +236,7 @@ def test_requests_of_our_client_are_accepted() -> None:
     changed = EvaluateSettings(sampling=sampling, token_limit="max_completion_tokens")  # noqa: S106 - a name
     for settings in (EvaluateSettings(), changed, EvaluateSettings(send_temperature=False)):
         client: Any = SimpleNamespace(config=settings)
-        ask(ChatRequest, **_Client._options(client))
+        ask(ChatRequest, **_Client._sampling_options(client))
 
 
 def test_every_parameter_of_the_openai_package_is_known() -> None:

@@ -149,7 +149,7 @@ def test_supervised_answer_contains_only_the_recipes_tags(name: str, tokenizer: 
     assert control_counts(tokenizer, taught.token_ids) == control_counts(tokenizer, plain.token_ids)
     text = tokenizer.decode(taught.token_ids)
     assert f"SELECT '{EVIL}'" in text
-    assert control_counts(tokenizer, [*taught.names]) == Counter()
+    assert control_counts(tokenizer, [*taught.sql_tokens]) == Counter()
     question = Encoder(style, tokenizer).encode(usual).question_ids
     answer = tokenizer.encode(str(style.answer(usual)), add_special_tokens=False)
     assert plain.token_ids == (*question, *answer, tokenizer.eos_token_id), "usual answers are encoded as before"

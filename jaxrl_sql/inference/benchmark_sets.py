@@ -114,7 +114,7 @@ def _read_predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -
 
 
 def _name_of(benchmark: Benchmark, folder: Path, split: str, used: Sequence[str]) -> str:
-    name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
+    name = folder.resolve().name if benchmark.name in ("plain", "own") else benchmark.name
     name = f"{name}_{split}" if split else name
     return make_unique_name(name, used)
 

@@ -98,7 +98,8 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
         files = (folder / WEIGHTS_FILE,)
     absent = [file.name for file in files if not file.is_file()]
     if absent or not files:
-        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}")
+        others = "".join(f"; give the path {path}" for path in sorted(folder.glob("*.gguf"))[:1])
+        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}{others}")
     return files
 
 
@@ -371,6 +372,7 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer if not None.
 
+    params: None writes no weights.
     dtype: of the written weights, `float32` or `bfloat16`.
     source: folder or file from which the model was loaded. Its generation config and its tokens that end an answer are
     written too.
@@ -401,14 +403,15 @@ def save_checkpoint(
     if len(distinct := list(dict.fromkeys(stop_ids))) > len(existing):
         generation["eos_token_id"] = distinct if len(distinct) > 1 else distinct[0]
     folder = Path(folder)
-    tensors = hf_tensors(config, params, target_dtype)
+    tensors = hf_tensors(config, params, target_dtype) if params is not None else iter(())
     if not is_first():  # the first process writes; the others take part in gathering each tensor from its shards
         for _ in tensors:
             pass
         wait_for_all("save_checkpoint")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder, _counted(tensors, on_progress))
+    if params is not None:
+        _write_weights(folder, _counted(tensors, on_progress))
     _write_json(folder / CONFIG_FILE, {**fields, **special_ids})
     _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:

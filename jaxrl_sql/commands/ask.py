@@ -31,6 +31,7 @@ from jaxrl_sql.inference.ask import Reply, database_example, open_model
 from jaxrl_sql.inference.evaluation_config import ask_layers
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.model_locator import find_model
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text, printable
 from jaxrl_sql.text2sql.files.jsonl import decode_windows_1252
@@ -78,6 +79,8 @@ def _ask(args: argparse.Namespace) -> int:
     from jaxrl_sql.databases.question_files import single_database
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
+    if not args.endpoint:
+        find_model(args.model)  # a wrong path is reported before a database is sampled
     open_database = partial(database_example, stand_in=args.stand_in, leave_out=args.leave_out, report=to_stderr)
     database_of_option = open_database(args.db) if args.db else None  # errors appear before the model is downloaded
     layers = ask_layers(args.model, overrides, args.config, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)

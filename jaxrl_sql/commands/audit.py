@@ -59,8 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def run_audit() -> None:
         config = AuditConfig(**vars(args))
         from jaxrl_sql.datagen.audit.report import audit, failing_golds, table
+        from jaxrl_sql.runtime.display import make_display
 
-        result = audit(config, lambda line: print_text(line, sys.stderr))
+        with make_display("plain", 0, f"data audit in {config.out}", sys.stderr) as display:
+            result = audit(config, display)
         show_table(sys.stdout, *table(result))
         failing = failing_golds(result)
         if failing:

@@ -2,9 +2,9 @@
 
 RUN is the folder of a run or a model, a hub name or a GGUF file; `--model RUN` does the same. The default weights are
 the run's final ones. `--step` exports a checkpoint of any phase, also of an unfinished run; `--average MODEL …` exports
-the mean with other models of the same shape, such as the run's initial model. `--gguf f16|q8_0` adds a file for
-llama.cpp and compatible tools, and a Modelfile for ollama; `--hub` uploads the folder to a repository of the Hugging
-Face hub.
+the mean with other models of the same shape, such as the run's initial model. `--gguf f16|q8_0` writes the weights as
+a file for llama.cpp and compatible tools instead of safetensors, and a Modelfile for ollama; `--hub` uploads the folder
+to a repository of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="average with these models")
     parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUN/export, RUN/averaged)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="type of the weights (bfloat16)")
-    parser.add_argument("--gguf", choices=GGUF_KINDS, default="", help="also write a GGUF file and a Modelfile")
+    parser.add_argument(
+        "--gguf", choices=GGUF_KINDS, default="", help="write a GGUF file, and a Modelfile, instead of safetensors"
+    )
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     args = parser.parse_args(arguments)

@@ -14,7 +14,7 @@ from jaxrl_sql.commands.arguments import Parser, add_config, add_endpoint
 from jaxrl_sql.config import load_config, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.config.load import Root
-from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
+from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, platform_error, prepare_process
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.runtime.cache_folder import cache_folder
 from jaxrl_sql.runtime.endpoint import endpoint_values
@@ -129,6 +129,8 @@ def _error_and_exit_code(error: Exception) -> tuple[Exception, int] | None:
             reason = str(error).splitlines()[0].partition(": ")[2]
             advice = "`jaxrl-sql plan` reports the memory of a run and suggests changes"
             reported = JaxrlSqlError(f"memory: {reason}: {advice}"), 1
+        case AssertionError() | RuntimeError() if problem := platform_error():
+            reported = InputError(problem), 2
         case _:
             return None
     return reported

@@ -161,7 +161,10 @@ class DataConfig:
     ] = "train"
     evals: Annotated[
         list[str],
-        NotEmpty("name at least one split to evaluate on"),
+        NotEmpty(
+            "name at least one split to evaluate on, as runs do before and after training "
+            "(data.select.limit_eval=1 makes that short)"
+        ),
         "Splits that a run is evaluated on.",
         Synonyms(trl="dataset_test_split", verl="data.val_files", note="several splits; verl names files"),
     ] = field(default_factory=lambda: ["dev"])

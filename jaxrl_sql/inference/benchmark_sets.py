@@ -92,7 +92,7 @@ def open_sets(
         check_translation_support(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         set_notes.append((name, benchmark.notes))
-        notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped)]
+        notes += [f"{name}: {line}" for line in summarize_skipped(benchmark.skipped, benchmark.lines)]
         sets.append(_make_set(cfg, name, benchmark, _read_predictions(cfg, index, memory), notes))
         on_progress(len(sets))
     notes[:0] = label_notes(set_notes)
@@ -114,7 +114,7 @@ def _read_predictions(cfg: EvaluateSettings, index: int, memory: InMemoryData) -
 
 
 def _name_of(benchmark: Benchmark, folder: Path, split: str, used: Sequence[str]) -> str:
-    name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
+    name = folder.resolve().name if benchmark.name in ("plain", "own") else benchmark.name
     name = f"{name}_{split}" if split else name
     return make_unique_name(name, used)
 

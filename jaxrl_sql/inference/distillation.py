@@ -92,7 +92,7 @@ def distill(
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
-        cause = truncation_cause(f"distill.max_tokens={cfg.max_tokens}")
+        cause = truncation_cause(f"distill.max_tokens above {cfg.max_tokens:,}")
         notes.append(incomplete_warning(int(counts["truncated"]), len(records), cause))
     if reached_limit:
         notes.append(f"distill.{reached_limit} is reached; a larger number continues")

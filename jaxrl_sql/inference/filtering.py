@@ -131,7 +131,7 @@ def filter_data(
     total = len(loaded.examples) + len(loaded.skipped)
     note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
-        cause = truncation_cause(f"sampling.max_new_tokens={sampling.max_new_tokens}")
+        cause = truncation_cause(f"sampling.max_new_tokens above {sampling.max_new_tokens:,}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, cause)
     return FilterResult(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 

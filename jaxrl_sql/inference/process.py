@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,21 @@ def _set_xla_flag(name: str, value: str) -> None:
 def lacks_jax(error: ModuleNotFoundError) -> bool:
     """Return whether an import failed because JAX or a package installed with it is missing."""
     return (error.name or "").partition(".")[0] in _JAX_PACKAGES
+
+
+def platform_error() -> str:
+    """Return why JAX cannot use the platforms of JAX_PLATFORMS, with those that it can use; "" if it can."""
+    jax, named = sys.modules.get("jax"), os.environ.get("JAX_PLATFORMS", "")
+    if jax is None or not named:
+        return ""
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        reason = (str(error).strip() or "JAX cannot start it").splitlines()[0]
+        jax.config.update("jax_platforms", None)  # the process ends with this error
+        found = jax.default_backend()
+        return f"JAX_PLATFORMS={named}: {reason}; found here: {found}: set JAX_PLATFORMS={found}, or unset it"
+    return ""
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def length_lines(
         return []
     uids = {uid for uid, _ in prompts.skipped}
     sample = sample_evenly([example for example in examples if example.uid in uids])
-    return _describe_lengths("prompts", prompts.measured, max_tokens, sample, shortening)
+    return _describe_lengths("prompts", prompts.measured, max_tokens, sample, len(uids), shortening)
 
 
 def streamed_lines(lengths: Counter[int], sample: Sequence[Example], shortening: PromptShortener) -> list[str]:
@@ -75,7 +75,9 @@ def streamed_lines(lengths: Counter[int], sample: Sequence[Example], shortening:
     """
     measured = round(statistics.median(lengths.elements())), max(lengths)
     subject = f"the first {quantity(lengths.total(), 'prompts')}"
-    return _describe_lengths(subject, measured, shortening.data.max_prompt_tokens, sample, shortening)
+    limit = shortening.data.max_prompt_tokens
+    too_long = sum(count for length, count in lengths.items() if length > limit)
+    return _describe_lengths(subject, measured, limit, sample, too_long, shortening)
 
 
 def question_line(example: Example, max_tokens: int, shortening: PromptShortener) -> str:
@@ -113,11 +115,12 @@ def _describe_lengths(
     measured: tuple[int, int],
     max_tokens: int,
     sample: Sequence[Example],
+    too_long: int,
     shortening: PromptShortener | None,
 ) -> list[str]:
     """Return lines with the lengths of prompts, and the lengths that other settings give for a sample of long prompts.
 
-    `measured` is (median, maximum) of all prompts, and `sample` has questions whose prompts exceed the limit.
+    `measured` is (median, maximum) of all prompts, and `sample` has questions of the `too_long` prompts over the limit.
     """
     median, maximum = measured
     lengths = f"a median of {median:,} and a maximum of {maximum:,} tokens"
@@ -125,7 +128,8 @@ def _describe_lengths(
     if shortening is not None:
         choices = [setting.text(max_tokens) for setting in measure_settings(sample, max_tokens, shortening)]
         choices.append(f"data.max_prompt_tokens={maximum} → all fit")
-        lines.append(f"of {quantity(len(sample), 'prompts')} over it: {'; '.join(choices)}")
+        sampled = f"a sample of {len(sample)} of the " if len(sample) < too_long else ""
+        lines.append(f"of {sampled}{quantity(too_long, 'prompts')} over it: {'; '.join(choices)}")
     return lines
 
 

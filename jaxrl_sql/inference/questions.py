@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
+from jaxrl_sql.config import DataConfig, ExecutorConfig, FilterSettings, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.inference.prompt_lengths import PromptShortener, length_lines
 from jaxrl_sql.inference.training_set import (
@@ -35,7 +35,7 @@ from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.dialects import check_translation_support
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
-from jaxrl_sql.text2sql.question_sets.filters import usable_golds
+from jaxrl_sql.text2sql.question_sets.filters import by_gold, usable_golds
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, StreamedQuestions
 from jaxrl_sql.text2sql.rewards.extract import policy_text
@@ -79,7 +79,8 @@ def load_questions(
         check_translation_support(benchmark.examples, executor_config.sqlite_version)
     if streamed is None:
         _report_dialects(display.note, loaded[data.train].examples)
-    _report_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
+    for name, benchmark in loaded.items():
+        _report_skipped(display.note, name, benchmark.skipped, benchmark.lines)
     for line in label_notes((name, benchmark.notes) for name, benchmark in loaded.items()):
         display.note(line)
     evals: dict[str, Benchmark] = {}
@@ -94,8 +95,12 @@ def load_questions(
         return _set_gold_check(data, sft, streamed, executor, display), evals
     train_examples = loaded[data.train].examples
     with display.task("running the golds", len(train_examples), "questions") as on_progress:
-        train, dropped = usable_golds(executor, train_examples, data.select.drop_empty_gold, on_progress)
-    _report_skipped(display.note, {data.train: dropped})
+        gold_filter = FilterSettings(empty_gold=data.select.drop_empty_gold)
+        train, dropped = by_gold(executor, train_examples, gold_filter, on_progress)
+    lines = loaded[data.train].lines
+    places = {item.uid: lines.get(item.uid, item.uid) for item in dropped}
+    places |= {item.uid: f"{places[item.uid]} ({item.error})" for item in dropped if item.error}
+    _report_skipped(display.note, data.train, [(item.uid, item.reason) for item in dropped], places)
     if not train:
         raise InputError(
             f"{data.dir}/{data.train}: no question has a gold that runs within executor.vm_steps and returns rows"
@@ -199,7 +204,7 @@ def check_prompts(
     """
     if not prompts.prompts and lines:
         raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={max_tokens}: {'; '.join(lines)}")
-    _report_skipped(note, {name: prompts.skipped})
+    _report_skipped(note, name, prompts.skipped)
     for line in lines:
         note(f"{name}: {line}")
     if prompts.pruned:
@@ -216,23 +221,31 @@ def check_prompts(
     return prompts
 
 
-def _report_skipped(note: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    for name, questions in skipped.items():
-        for line in summarize_skipped(questions):
-            note(f"{name}: {line}")
+def _report_skipped(
+    note: Callable[[str], None],
+    name: str,
+    skipped: Sequence[tuple[str, str]],
+    places: Mapping[str, str] = {},
+) -> None:
+    for line in summarize_skipped(skipped, places):
+        note(f"{name}: {line}")
 
 
 def open_tokenizer(
-    data: DataConfig, checkpoint: str, folder: Path, train: Sequence[Example], style: PromptStyle
+    data: DataConfig, checkpoint: str, folder: Path, train: Sequence[Example], style: PromptStyle, is_new: bool
 ) -> Any:
-    """Load the tokenizer of `data`, a checkpoint or the synthetic data, or train one on the training split."""
+    """Load the tokenizer of `data`, a checkpoint or the synthetic data, or train one on the training split.
+
+    A trained tokenizer is saved in the run's folder. `is_new`: replace the one that an earlier start left there, whose
+    settings may have been others.
+    """
     synthetic = Path(data.dir) / "tokenizer"
     if checkpoint or data.tokenizer.path:
         return load_tokenizer(data.tokenizer.path or checkpoint)
     if data.source == "synth":
         return load_tokenizer(synthetic)
     saved = folder / "tokenizer"
-    if not saved.exists():
+    if is_new or not saved.exists():
         examples = train.sample() if isinstance(train, StreamedQuestions) else train
         texts = [
             "".join((*prompt_texts(example, style, None), policy_text(style.answer(example)))) for example in examples

@@ -32,7 +32,11 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
         raise InputError(f"mesh: {layout}: sizes must be at least 1, and one of them may be -1")
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if len(devices) % fixed or (not free and fixed != len(devices)):
-        raise InputError(f"mesh: {layout} does not multiply to {quantity(len(devices), 'devices')}")
+        needed = f"{'a multiple of ' if free else ''}{quantity(fixed, 'devices')}"
+        raise InputError(
+            f"mesh: {layout} does not multiply to {quantity(len(devices), 'devices')} ({devices[0].platform}): set "
+            f"mesh.data=-1 mesh.fsdp=1 mesh.tensor=1, or use {needed}"
+        )
     if free:
         sizes[free[0]] = len(devices) // fixed
     shape = tuple(sizes.values())

@@ -69,6 +69,11 @@ class ChunkConfig(NamedTuple):
     steps: int
     missing: IdRanges = ()
 
+    @property
+    def sampling_flags(self) -> dict[str, Any]:
+        """The static arguments of `sample_tokens`."""
+        return {"truncation": self.truncation, "samples": self.samples, "has_greedy": self.has_greedy}
+
 
 @flax.struct.dataclass
 class DecodeRequest:
@@ -328,9 +333,7 @@ def decode_chunk(
         request, seen = slots.request, slots.seen
         logits = without_ids(unembed(params, config.model.config, slots.hidden), config.missing)
         keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), slots.length)
-        sampled = sample_tokens(
-            keys, logits, request.sampling, seen, config.truncation, config.samples, config.has_greedy
-        )
+        sampled = sample_tokens(keys, logits, request.sampling, seen, **config.sampling_flags)
         is_running = slots.state == SlotState.RUNNING
         length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         state_after_end = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,15 +81,15 @@ def check_folder(run: RunConfig, values: Fields) -> Path:
     if run.resume:
         _refuse_lost_checkpoints(folder)
         _refuse_changed_settings(folder, values)
-    elif _has_steps(folder):
+    elif has_steps(folder):
         raise InputError(f"{folder} already holds a run: choose another run.dir, or resume it with run.resume=true")
     return folder
 
 
 def read_saved_values(folder: Path) -> Record:
     """Return the settings by key of a run's saved steps; empty if no step is saved."""
-    has_steps = list_saved_steps(folder) and (folder / CONFIG).is_file()
-    return values_by_key(load_config(TrainConfig, folder / CONFIG)) if has_steps else {}
+    is_saved = list_saved_steps(folder) and (folder / CONFIG).is_file()
+    return values_by_key(load_config(TrainConfig, folder / CONFIG)) if is_saved else {}
 
 
 def paths_from_start(run: RunConfig) -> Record:
@@ -183,7 +184,8 @@ def file_error(error: OSError, paths: Iterable[str] = ()) -> JaxrlSqlError:
     full = find_full_folders(paths) if error.filename is None and error.errno in _NO_SPACE else []
     if full:
         return JaxrlSqlError(f"no space left on {' and '.join(full)}: free some, or name another folder")
-    return JaxrlSqlError(f"{error.filename or 'a file cannot be written'}: {error.strerror}")
+    remedy = ": free some space, or name another folder" if error.filename and error.errno in _NO_SPACE else ""
+    return JaxrlSqlError(f"{error.filename or 'a file cannot be written'}: {error.strerror}{remedy}")
 
 
 def find_full_folders(paths: Iterable[str]) -> list[str]:
@@ -202,6 +204,13 @@ def find_full_folders(paths: Iterable[str]) -> list[str]:
             if is_full or (disk.f_files > 0 and disk.f_favail == 0):
                 full.setdefault(folder.stat().st_dev, str(folder))
     return list(full.values())
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that resumes the run in a folder, and the step of its newest checkpoint."""
+    steps = list_saved_steps(folder)
+    start = f"from the checkpoint of step {steps[-1]}" if steps else "from the beginning: no checkpoint is saved"
+    return f"`{shlex.join(['jaxrl-sql', 'train', '--resume', str(folder)])}` ({start})"
 
 
 def write_error(folder: Path, error: BaseException) -> RunFolderError:
@@ -240,7 +249,8 @@ def _reason(error: BaseException) -> str:
     return message.splitlines()[0]
 
 
-def _has_steps(folder: Path) -> bool:
+def has_steps(folder: Path) -> bool:
+    """Return whether a folder holds a run with recorded steps, which only `run.resume` continues."""
     metrics = folder / METRICS
     return bool(list_saved_steps(folder)) or (metrics.exists() and metrics.stat().st_size > 0)
 
@@ -256,7 +266,7 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
     last_step = last_saved.read_text(encoding="utf-8", errors="replace").strip() if last_saved.is_file() else ""
     # Orbax writes a checkpoint to `STEP.<suffix>` and renames the folder once it is complete.
     was_killed = bool(last_step) and checkpoints.is_dir() and any(checkpoints.glob(f"{last_step}.*"))
-    if (last_saved.is_file() and not was_killed) or (not checkpoints.is_dir() and _has_steps(folder)):
+    if (last_saved.is_file() and not was_killed) or (not checkpoints.is_dir() and has_steps(folder)):
         newest = f", the newest of step {last_step}," if last_step else ""
         raise InputError(
             f"{checkpoints}: checkpoints of this run{newest} are missing: restore them to resume, choose another "

@@ -79,7 +79,8 @@ def download(name: str, with_weights: bool, mode: str) -> Path:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise
         reason = reason_of(error, repo, revision)
-    reason += ", and the cache has no complete copy" if reason in (UNREACHABLE, OFFLINE) else ""
+    if reason in (UNREACHABLE, OFFLINE):
+        reason += ", and the cache has no complete copy: give the path of a model's folder or GGUF file on this machine"
     raise InputError(f"model {name}: not a local folder, and the hub did not provide it: {reason}")
 
 

@@ -8,7 +8,9 @@ such as `data.chat.date`, to values.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
+import shlex
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ from jaxrl_sql.config import (
 )
 from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.config.reading import PROMPT_FILE
-from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.runtime.folder import CONFIG, list_saved_steps
 from jaxrl_sql.runtime.hub import fetch, is_hub_name, pinned_name
 from jaxrl_sql.runtime.journal import journal_settings
 from jaxrl_sql.types import Fields, InputError, Record
@@ -123,6 +125,28 @@ def files_identity(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def refuse_missing_model(path: Path) -> None:
+    """Raise InputError, with the path of the nearest name, if a model's path does not exist."""
+    if path.exists():
+        return
+    parent = next(folder for folder in path.absolute().parents if folder.is_dir())
+    name, *rest = path.absolute().relative_to(parent).parts
+    nearest = difflib.get_close_matches(name, [entry.name for entry in parent.iterdir()], n=1)
+    shown = path.parents[len(rest)] / nearest[0] if nearest else None
+    if shown is not None and shown.joinpath(*rest).exists():
+        shown = shown.joinpath(*rest)
+    raise InputError(f"model {path}: no such folder or file" + (f"; the nearest is {shown}" if shown else ""))
+
+
+def _advice_without_model(run: Path) -> str:
+    """Return how to get a model of a run that has not written one."""
+    steps = list_saved_steps(run)
+    if not steps or read_trained(run / CONFIG).model.lora.rank:  # a checkpoint of adapters cannot be exported
+        return "it is written at the run's end"
+    command = shlex.join(["jaxrl-sql", "export", str(run), "--step", str(steps[-1])])
+    return f"`{command}` writes that of the newest checkpoint"
+
+
 def find_model(name: str) -> tuple[Path, Path | None]:
     """Return the path of a model's weights, and the folder of its run or None.
 
@@ -132,13 +156,10 @@ def find_model(name: str) -> tuple[Path, Path | None]:
     path = find_shipped(name)
     if is_hub_name(name):
         return path, None
-    if not path.exists():
-        raise InputError(f"model {name}: no such folder or file")
+    refuse_missing_model(path)
     if (path / CONFIG).is_file():
         if not (path / MODEL).is_dir():
-            raise InputError(
-                f"model {name}: the run has no {MODEL}/ yet; `jaxrl-sql export {name} --step N` writes a checkpoint's"
-            )
+            raise InputError(f"model {name}: the run has no {MODEL}/ yet; {_advice_without_model(path)}")
         return path / MODEL, path
     run = path.resolve().parent
     return path, run if path.resolve().name == MODEL and (run / CONFIG).is_file() else None

@@ -104,7 +104,8 @@ class Checkpoints:
             _restore_replaced(self.folder)
             wait_for_all("checkpoints that were set aside")  # the other processes must not list steps before
             self._check_ratings()
-        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, which disturbs the display
+        # Orbax reports every save there, which disturbs the display, and failed saves, whose errors it also raises.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         best = checkpoint_managers.BestN(get_metric_fn=_rating, n=keep_best, keep_checkpoints_without_metrics=False)
         preserved = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(keep), best])
         options = ocp.CheckpointManagerOptions(

@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.batch import PyTree
+from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.inference.policy_client import make_sampling_params, sample_answers
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.runtime.progress import quantity
+from jaxrl_sql.text2sql.benchmarks.gather import join_names
 from jaxrl_sql.text2sql.evals.endings import ending_metrics
 from jaxrl_sql.text2sql.evals.records import AnswerJudge, QuestionAnswers
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
@@ -22,6 +26,8 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.build import make_client, make_validation_engine
 from jaxrl_sql.training.keep import keep_evaluation
 from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
+
+_MAX_FAILED_GOLDS = 5
 
 
 def validation_answers(
@@ -64,6 +70,20 @@ def verdicts_of(
     return [Verdict(**fields) for fields in exchange([dataclasses.asdict(verdict) for verdict in verdicts])]
 
 
+def describe_failed_golds(verdicts: Sequence[Verdict], lines: Mapping[str, str], limits: ExecutorConfig) -> str:
+    """Return a message that names the questions whose gold fails, by their place in `lines`; "" if there are none."""
+    failed = [f"{lines.get(v.uid, v.uid)} ({v.gold_status})" for v in verdicts if not v.gold_ok]
+    if not failed:
+        return ""
+    is_over = any(verdict.gold_status == "timeout" for verdict in verdicts)
+    over = f" within executor.timeout_ms={limits.timeout_ms} or engine_timeout_ms={limits.engine_timeout_ms}"
+    return (
+        f"{quantity(len(failed), 'golds', 'fail')}, and every answer counts as wrong: "
+        f"{join_names(failed, _MAX_FAILED_GOLDS)}: correct the SQL so that it runs{over if is_over else ''}, or remove "
+        "the question"
+    )
+
+
 def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
     """Evaluate `params` on every held-out set, record the metrics at `step` and return them.
 
@@ -85,6 +105,9 @@ def evaluate_all(run: TrainingRun, params: PyTree, step: int) -> dict[str, float
         for error in (answer.error for answer in answered if answer.error):
             run.note(f"not answered: {error}")
         verdicts = verdicts_of(run, name, questions, answered, rule)
+        message = describe_failed_golds(verdicts, run.questions.lines.get(name, {}), run.config.executor)
+        if message and run.status.evaluation is None:  # only the first evaluation of the run reports them
+            run.note(f"{name}: {message}")
         set_metrics = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
         set_metrics |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
         metrics |= {f"eval/{name}/{key}": value for key, value in set_metrics.items()}

@@ -163,6 +163,7 @@ def remove_earlier(out: Path, source: Path | None) -> None:
     card_text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     for name in (
         *(gguf_path(out, kind).name for kind in KINDS),
+        *(path.name for path in out.glob("model*.safetensors*")),  # shards and their index included
         PROMPT_FILE,
         TEMPLATE,
         MODELFILE,
@@ -183,16 +184,20 @@ def export(
 ) -> list[Path]:
     """Write a model to the folder `out`, in place of an earlier export; return the written paths.
 
-    `dtype` is the type of the weights. `gguf` is the type of weights of an additional GGUF file, or "". `step` is that
-    of the exported checkpoint, for the card. `warn` is called with a line for each respect in which other programs read
-    the model differently.
+    `dtype` is the type of the weights. `gguf` is the type of weights of a GGUF file, written instead of safetensors, or
+    "". `step` is that of the exported checkpoint, for the card. `warn` is called with a line for each respect in which
+    other programs read the model differently.
     """
     model_folders = list(exported.others)
     if exported.source is not None and (exported.params is None or exported.others):
         model_folders.append(exported.source)
     if out.resolve() in [folder.resolve() for folder in model_folders]:
         raise InputError(f"--out {out}: is the model's own folder; choose another folder")
-    params = exported.params if exported.params is not None else load_checkpoint(str(exported.source), dtype)[1]
+    params = exported.params
+    if gguf:
+        params = None
+    elif params is None:
+        params = load_checkpoint(str(exported.source), dtype)[1]
     # If the model was trained elsewhere, `save_checkpoint` takes the end tokens from its files.
     ends: tuple[int, ...] = ()
     if exported.run is not None and exported.trained is not None:
@@ -256,9 +261,9 @@ def export_folder(
     """Export a model and return the written paths; the first is the folder.
 
     `model` is a run's folder, a model's folder or a name on the hub. `step` selects the run's checkpoint of a step, and
-    `average` names models whose mean with this model is exported. `gguf` is the type of weights of an additional GGUF
-    file, or "". Without `out` the folder is `export`, `export-STEP` or `averaged` in the run's or model's folder, or
-    for a hub model in a folder with the model's name.
+    `average` names models whose mean with this model is exported. `gguf` is the type of weights of a GGUF file, written
+    instead of safetensors, or "". Without `out` the folder is `export`, `export-STEP` or `averaged` in the run's or
+    model's folder, or for a hub model in a folder with the model's name.
     """
     model_folder = Path(model.partition("@")[0].rpartition("/")[2] if is_hub_name(model) else model)
     exported = source_of_model(model) if step is None else source_of_step(Path(model), step)

@@ -3,12 +3,13 @@
 A phase is a part of a run with one kind of step: supervised learning, or a stage of GRPO. The *rating* of a checkpoint
 is the value of the metric `run.best_by` in the evaluation of its step; `run.keep_best` keeps the best checkpoints.
 
-`run_phase` follows four rules:
+`run_phase` follows five rules:
 
 1. Evaluate before save: a step's evaluation rates its checkpoint.
 2. Resume: a phase that resumes from a checkpoint first runs the evaluation that the stop prevented, and saves it.
 3. Preempted: an interrupted step changes nothing, so the previous step is saved and the run ends.
 4. Last: the last step is always evaluated and saved; a stopping run saves, and evaluates when it resumes.
+5. Lost server: if a database server is lost, the last complete step is saved before the error is raised.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from jaxrl_sql.batch import TrainState
@@ -33,6 +35,7 @@ from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.health import HealthError, stability_advice
 from jaxrl_sql.runtime.metrics import find_metric_value
 from jaxrl_sql.runtime.progress import duration
+from jaxrl_sql.text2sql.env.verdicts import UnreachableServerError
 from jaxrl_sql.training.checkpoint import Arrays
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.finite_check import refuse_broken
@@ -132,7 +135,8 @@ def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], N
     of them was asked to stop. It is called wherever the next decision depends on it.
     """
     try:
-        phase.step(step)
+        with _save_if_server_is_lost(run, phase, step - 1):
+            phase.step(step)
         on_step()
         run.status.memory_trimmer.count_step()
         if drop_programs(run.compile_stats):
@@ -146,11 +150,26 @@ def _run_step(run: TrainingRun, phase: Phase, step: int, on_step: Callable[[], N
         run.sync_stop_requests()
         return False
     run.sync_stop_requests()
-    _evaluate_if_due(run, phase, step)
+    with _save_if_server_is_lost(run, phase, step):
+        _evaluate_if_due(run, phase, step)
     run.sync_stop_requests()
     if _is_save_due(run, phase, step):
         save(run, step, phase.snapshot())
     return not run.status.is_stopping
+
+
+@contextmanager
+def _save_if_server_is_lost(run: TrainingRun, phase: Phase, step: int) -> Iterator[None]:
+    """Save the phase after step `step`, which the block has not changed, if the block loses a database server.
+
+    The processes of a run of several may lose it at different steps, so they save nothing.
+    """
+    try:
+        yield
+    except UnreachableServerError:
+        if step > phase.steps_before and jax.process_count() == 1:
+            save(run, step, phase.snapshot())
+        raise
 
 
 def _evaluate_if_due(run: TrainingRun, phase: Phase, step: int) -> None:
@@ -230,8 +249,9 @@ def rating_of(run: TrainingRun, metrics: Mapping[str, float]) -> float:
 def report_health(run: TrainingRun) -> None:
     """Print the bad health findings of the run's report, one per line."""
     if processes.is_first():  # the first process writes the metrics that the report reads
-        for problem in problems(load_run(run.folder)):
-            run.note(f"health: {problem}")
+        bad = problems(load_run(run.folder))
+        for line in (*bad, *(["causes and remedies: docs/howto/read_answers.md#diagnose-a-run"] if bad else [])):
+            run.note(f"health: {line}")
 
 
 def report_end(run: TrainingRun) -> None:

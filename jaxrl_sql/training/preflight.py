@@ -21,6 +21,8 @@ from jaxrl_sql.config import RunConfig, TrainConfig
 from jaxrl_sql.config.roots import WorkloadSections
 from jaxrl_sql.inference.program_cache import cache_location
 from jaxrl_sql.models import ModelConfig, param_shardings
+from jaxrl_sql.models.attention import for_platform
+from jaxrl_sql.models.attention.paged_kernel import kernel_for
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, find_chip
@@ -36,6 +38,7 @@ from jaxrl_sql.planning.memory import (
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import format_bytes
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
+from jaxrl_sql.rollout import EngineConfig
 from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
@@ -90,6 +93,16 @@ def check_devices(run: PlannedRun) -> None:
     check_memory(run, run.config.workload(run.config.data.max_prompt_tokens))
 
 
+def check_attention(config: TrainConfig, model: ModelConfig, platform: str) -> None:
+    """Check that the selected attention backends support a platform (JAX's name) and a model; raises InputError.
+
+    Of `model` only the sizes of its layers are used. The engine checks later that its layout suits the backend.
+    """
+    for_platform(config.model.attention, model, PlannedModel(config.model, model).compute_dtype, platform)
+    blocks = EngineConfig.block_size, EngineConfig.completion_block_size
+    kernel_for(config.rollout.attention, model, blocks, platform, num_shards=1)
+
+
 def preflight(run: TrainingRun) -> TrainConfig:
     """Check that a run fits and report its requirements, before anything is compiled.
 
@@ -108,6 +121,7 @@ def preflight(run: TrainingRun) -> TrainConfig:
     lengths = [length for prompt_set in prompt_sets for length in prompt_set.lengths()]
     count = sum(len(prompt_set.prompts) for prompt_set in prompt_sets)
     run.note(f"prompts: {count:,}, {min(lengths):,} to {max(lengths):,} tokens each; {_describe_programs(run)}")
+    _report_answer_limits(run)
     config = find_kv_blocks(run, find_layout(run, max(lengths)), max(lengths))
     config = find_kept_logits(run, config, max(lengths))
     check_memory(replace(run, config=config), config.workload(max(lengths)))
@@ -311,6 +325,14 @@ def _answer_limits(run: TrainingRun) -> Iterator[tuple[str, int]]:
         yield "sft.max_completion_tokens", run.config.sft.max_completion_tokens
     key, tokens = longest_answer(run.config.validation.sampling_in(run.config.sampling))
     yield f"validation.{key}", tokens
+
+
+def _report_answer_limits(run: TrainingRun) -> None:
+    """Report the limits of an answer's tokens in GRPO and in evaluations if they differ."""
+    key, tokens = longest_answer(run.config.sampling)
+    validation_key, validation_tokens = longest_answer(run.config.validation.sampling_in(run.config.sampling))
+    if run.config.grpo.steps and tokens != validation_tokens:
+        run.note(f"answers: {key}={tokens} in GRPO, validation.{validation_key}={validation_tokens} in evaluations")
 
 
 def _describe_programs(run: TrainingRun) -> str:

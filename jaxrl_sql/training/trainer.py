@@ -47,9 +47,12 @@ from jaxrl_sql.runtime.folder import (
     METRICS,
     UNWRITABLE,
     check_folder,
+    has_steps,
+    list_saved_steps,
     note_saved,
     open_folder,
     paths_from_start,
+    resume_command,
     settings_from_start,
     write_error,
 )
@@ -62,6 +65,7 @@ from jaxrl_sql.runtime.signals import stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.env.verdicts import UnreachableServerError
 from jaxrl_sql.text2sql.evals.score_predictions import RULES_WITH_SCORER, check_rules
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.text2sql.prompts.styles import PromptStyle
@@ -77,7 +81,7 @@ from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import count_questions, hash_files, hash_question_sets, input_mib
 from jaxrl_sql.training.lifecycle import rating_of, report_end, run_phase
-from jaxrl_sql.training.preflight import PlannedRun, check_devices, preflight
+from jaxrl_sql.training.preflight import PlannedRun, check_attention, check_devices, preflight
 from jaxrl_sql.training.resume import refuse_other_checkpoint, resolve_resumed_config, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage
@@ -216,6 +220,9 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NO_CALLER_INPUTS)
                 write_report(folder)
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise write_error(folder, error) from error
+        if isinstance(error, UnreachableServerError) and has_steps(folder):  # repeating the command would be refused
+            advice = caller.resume_call or resume_command(folder)
+            raise InputError(f"{error.cause}. {error.remedy}, then: {advice}") from error
         raise
 
 
@@ -238,6 +245,8 @@ def _open_parts(
         # An automatic number of micro-batches (gradient_accumulation_steps of 0) depends on the mesh.
         sft, grpo = with_parts(config.sft, config.grpo, rules.num_batch_shards(mesh.shape))
         config = dataclasses.replace(config, sft=sft, grpo=grpo)
+        platform = mesh.devices.flat[0].platform
+        check_attention(config, checked.model or assumed_config(config.model, 1), platform)
         if checked.model is not None:  # otherwise `preflight` checks it, after the questions were read
             check_devices(PlannedRun(config, checked.model, mesh, folder))
         loaded = _load_questions(config, folder, recipe, executor, display, caller_questions, checked.tokenizer)
@@ -331,7 +340,8 @@ def _load_questions(
         }
         if tokenizer is None:
             with display.task("opening the tokenizer"):
-                tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
+                is_new = processes.is_first() and not list_saved_steps(folder)
+                tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style, is_new)
         style = recipe.adapt_style(style, tokenizer)._replace(shots=choose_shots(data))
     ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
     return _LoadedQuestions(PromptFormat(recipe, style, tokenizer, ends), train, evals, rules_of_evals)
@@ -365,7 +375,8 @@ def _make_question_sets(
             inputs |= hash_question_sets(config.data, train, evals, on_progress)
     inputs_of_first, *_ = processes.exchange([inputs])
     make_sft = cache(partial(_make_sft_dataset, config, prompt_format, train, executor, display))
-    return QuestionSets(train, evals, loaded.rules, make_sft, dict(inputs_of_first))
+    lines = {name: benchmark.lines for name, benchmark in loaded.evals.items()}
+    return QuestionSets(train, evals, loaded.rules, make_sft, dict(inputs_of_first), lines)
 
 
 def _make_prompt_set(

@@ -60,7 +60,8 @@ class QuestionSets(NamedTuple):
 
     `rules` has the comparison rule of each held-out set, such as `bird` (rows compared as sets). `inputs` has hashes of
     the run's files and questions by name, with which a resumed run is compared. `make_sft` makes the supervised data
-    set at its first call and returns the same afterwards.
+    set at its first call and returns the same afterwards. `lines` has the place (`file:line`) of each held-out set's
+    questions in a user's file, by uid.
     """
 
     train: PromptSet
@@ -68,6 +69,7 @@ class QuestionSets(NamedTuple):
     rules: Mapping[str, str]
     make_sft: Callable[[], SftDataset]
     inputs: Mapping[str, str]
+    lines: Mapping[str, Mapping[str, str]] = {}
 
     @property
     def sft(self) -> SftDataset:

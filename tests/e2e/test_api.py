@@ -172,7 +172,7 @@ def test_evaluate_samples_a_run_model_on_a_list_of_examples(
     result = run.evaluate(examples, {"evaluate": {"sampling": {"max_new_tokens": 24}, "max_num_seqs": 4}})
     assert [item["id"] for item in result.records] == [record.uid for record in examples]
     assert (result.numbers["count"], capsys.readouterr().out) == (2, "")
-    assert all("raise evaluate.sampling.max_new_tokens=24" in warning for warning in result.warnings)
+    assert all("raise evaluate.sampling.max_new_tokens above 24" in warning for warning in result.warnings)
 
 
 def test_evaluate_error_names_the_parameter_for_partial_predictions(small_data: Path) -> None:

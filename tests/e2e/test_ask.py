@@ -170,7 +170,7 @@ def test_a_soft_vote_has_a_margin_between_results(generated: tuple[Path, list[st
     assert reply.margin == pytest.approx(2.0), "two other results are similar, and none resembles the last"
 
 
-CUT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens=7"
+CUT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens above 7"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_truncated_answer_that_fails_is_shown_as_cut_and_not_as_an_error(gener
         reply = choose_reply(executor, example, answered, config.evaluate)
     shown = io.StringIO()
     assert show(reply, False, shown) == 1
-    note = "the answer is truncated after 7 tokens: raise evaluate.sampling.max_new_tokens=7"
+    note = "the answer is truncated after 7 tokens: raise evaluate.sampling.max_new_tokens above 7"
     assert shown.getvalue() == f"{note}\n\nSELECT 1 +\n\n"
 
 
@@ -469,4 +469,6 @@ def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(
     assert f"the answer is {cut}" in capsys.readouterr().out
     reply = json.loads(answered)
     assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {cut}")
-    assert all("truncated after" in text and "raise evaluate.sampling.max_new_tokens=7" in text for text in failed)
+    assert all(
+        "truncated after" in text and "raise evaluate.sampling.max_new_tokens above 7" in text for text in failed
+    )

@@ -168,7 +168,7 @@ def test_truncated_right_answers_are_not_kept(
     ]  # fmt: skip
     counts = json.loads((out / "counts.json").read_text())
     assert (counts["truncated"], counts["answers: truncated"], counts["answers: wrong"]) == (4, 4, 2)
-    warning = "warning: 4 of 12 answers (33.3%) are truncated at the token limit: raise distill.max_tokens=4096"
+    warning = "warning: 4 of 12 answers (33.3%) are truncated at the token limit: raise distill.max_tokens above 4,096"
     assert warning in capsys.readouterr().out
 
 

@@ -22,6 +22,7 @@ Start = Callable[..., list[str]]
 Capture = pytest.CaptureFixture[str]
 # Kinds of errors in the order of their checks, with the settings that cause them and the message.
 ERRORS = {
+    "template": (["data.prompt=chat", "data.tokenizer.path=mute"], "a chat needs a tokenizer with a chat template"),
     "files": ([], "such.jsonl: no such file or folder"),
     "database": (["data.database=gone.sqlite"], "data.database=gone.sqlite: no such file or folder"),
     "addresses": ([], "executor.databases.postgresql: postgresql://127.0.0.1:"),
@@ -30,6 +31,7 @@ ERRORS = {
     "tokenizer": (["data.tokenizer.path=empty"], "no tokenizer"),
     "adapters": (["model.lora.rank=4", "model.lora.targets=[q_proj, qq]"], "'qq' is not a weight; valid are q, k"),
     "mesh": (["mesh.data=7919"], "mesh: data=7919 x fsdp=-1 x tensor=1 does not multiply to "),
+    "attention": (["rollout.attention=pallas"], "rollout.attention=pallas: its kernels are for GPUs and TPUs"),
     "memory": (["model.shape=qwen3-32b"], "memory: weights, gradients and optimizer need "),
     "golds": (["data.dir=golds"], "no question has a gold that runs"),
 }
@@ -44,6 +46,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Start) ->
     shutil.copytree(START, "cut")
     (tmp_path / "cut/model.safetensors").unlink()
     (tmp_path / "empty").mkdir()
+    (tmp_path / "mute").mkdir()
+    shutil.copy(START / "tokenizer.json", "mute")
     for split in ("train", "dev_unseen"):
         databases = tmp_path / "golds" / split / "databases/shop"
         databases.mkdir(parents=True)
@@ -80,7 +84,7 @@ def test_of_two_errors_the_cheaper_is_reported(
     assert ERRORS[first][1] in error
     assert error.count("\n") == 1
     assert time.monotonic() - start_time < 30
-    if first not in ("mesh", "memory"):
+    if first not in ("mesh", "attention", "memory"):
         assert not (tmp_path / "run").exists()
     assert main(faulty(second)) == 2
     assert ERRORS[second][1] in capsys.readouterr().err

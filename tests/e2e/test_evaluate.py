@@ -456,6 +456,15 @@ def test_the_rule_is_fixed_only_for_multiple_answers(tmp_path: Path) -> None:
     assert judged != others
 
 
+def test_set_of_a_question_file_has_the_name_of_the_file(tmp_path: Path) -> None:
+    arguments = make_set(tmp_path / "a", (GOLD, GOLD))
+    for name in ("dev.jsonl", "test.jsonl"):
+        shutil.copyfile(tmp_path / "a/questions.jsonl", tmp_path / "a" / name)
+    files = [f"--data={tmp_path / 'a' / name}" for name in ("dev.jsonl", "test.jsonl")]
+    assert judge_sets(tmp_path / "out", *files, *arguments[2:], *arguments[2:]) == 0
+    assert {record["set"] for record in records(tmp_path / "out")} == {"dev.jsonl", "test.jsonl"}
+
+
 def test_compare_skips_questions_that_only_share_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert judge_sets(tmp_path / "one", *make_set(tmp_path / "a", (GOLD, GOLD))) == 0
     assert judge_sets(tmp_path / "two", *make_set(tmp_path / "b", ("SELECT 9", "SELECT 9"), "Reworded ")) == 0

@@ -385,8 +385,8 @@ def test_truncated_endpoint_answers_are_counted_after_resume(
     assert (metrics["truncated"], metrics["accuracy"], metrics["finish_reason/content_filter"]) == (0.5, 1.0, 1.0)
     shown = capsys.readouterr().out
     assert (
-        "warning: 2 of 4 answers (50.0%) are truncated at the token limit: raise evaluate.sampling.max_new_tokens=2048"
-        in shown
+        "warning: 2 of 4 answers (50.0%) are truncated at the token limit: raise evaluate.sampling.max_new_tokens "
+        "above 2,048" in shown
     )
     assert "warning: 1 of 4 answers (25.0%) is truncated by the server's content filter" in shown
 

@@ -22,6 +22,7 @@ from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.hf import read_tensors
 from jaxrl_sql.runtime.model_locator import read_trained
 from jaxrl_sql.training.model_card import save_prompt_settings
+from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[2] / "configs" / "recipes_start"
 Start = Callable[..., list[str]]
@@ -74,7 +75,9 @@ def test_export_writes_folder_card_and_gguf(finished: Path, capsys: pytest.Captu
     # The run's prompts are plain text, sent as a message.
     assert model.read_text().startswith('FROM ./export-f16.gguf\nTEMPLATE """{{ .Prompt }}"""\nPARAMETER stop "')
     assert "PARAMETER temperature 0\n" in model.read_text()
-    same(load_checkpoint(finished / "model")[1], load_checkpoint(out)[1])
+    assert not [*out.glob("*.safetensors*")], "the weights are in the GGUF file"
+    with pytest.raises(InputError, match=r"export: no model\.safetensors; give the path .*/export-f16\.gguf$"):
+        load_checkpoint(out)
     remaining = dict(read_tensors(file))
     for name, tensor in read_tensors(finished / "model"):
         as_kept = tensor.astype(np.float16) if tensor.ndim > 1 else tensor
@@ -95,6 +98,9 @@ def test_export_writes_folder_card_and_gguf(finished: Path, capsys: pytest.Captu
     assert f"`{hashlib.sha256(model.read_bytes()).hexdigest()}`" in text
     assert export([str(finished)]) == 0
     assert not model.exists(), "it belongs to the earlier GGUF file"
+    same(load_checkpoint(finished / "model")[1], load_checkpoint(out)[1])
+    assert export([str(finished), "--gguf", "q8_0"]) == 0
+    assert not [*out.glob("*.safetensors*")], "they belong to the earlier export"
 
 
 def test_averaged_weights_are_exported(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +232,7 @@ def test_a_hub_error_is_reported_in_one_line(endpoint: str, tmp_path: Path, caps
     [
         (["nowhere"], "model nowhere: no such folder or file"),
         (["empty"], "empty: no config.json"),
-        (["run"], "the run has no model/ yet; `jaxrl-sql export run --step N` writes a checkpoint's"),
+        (["run"], "the run has no model/ yet; it is written at the run's end"),
         (["run", "--step", "3"], "no checkpoint of step 3; it has none"),
         (["empty", "--step", "3"], "not a run folder"),
         ([str(START), "--average", "nowhere"], "model nowhere: no such folder or file"),

@@ -161,7 +161,7 @@ def test_pass_rates_are_computed_and_cached(
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0
     shown = capsys.readouterr().out
     assert "answered" not in shown, "known answers were sampled again"
-    assert ("are truncated at the token limit: raise sampling.max_new_tokens=" in shown) == (sum(truncated) > 0)
+    assert ("are truncated at the token limit: raise sampling.max_new_tokens above " in shown) == (sum(truncated) > 0)
 
 
 @pytest.mark.slow

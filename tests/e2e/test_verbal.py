@@ -149,9 +149,9 @@ def test_the_best_candidate_is_chosen_and_compared(
     attempts, replies = numbers["attempts"] - numbers["unanswered"], numbers["replies"] + numbers["unread"]
     assert (numbers["truncated"], numbers["truncated/judge"]) == (9 / attempts, 8 / replies)
     assert f"warning: 9 of {attempts} answers " in captured.out
-    assert "are truncated at the token limit: raise verbal.max_tokens=2048" in captured.out
+    assert "are truncated at the token limit: raise verbal.max_tokens above 2,048" in captured.out
     assert f"warning: 8 of {replies} judge's replies " in captured.out
-    assert "are truncated at the token limit: raise verbal.judge_max_tokens=1024" in captured.out
+    assert "are truncated at the token limit: raise verbal.judge_max_tokens above 1,024" in captured.out
     assert numbers["requests"] == len(seen)
     assert numbers["cost"] == numbers["prompt_tokens"] + numbers["completion_tokens"] > 0
     assert "3 attempts were not answered; " in captured.err

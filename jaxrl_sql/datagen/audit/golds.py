@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.datagen.audit.finding import Finding, QuestionSet
-from jaxrl_sql.runtime.progress import quantity
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.text2sql.env.dialect import normal_form
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, score_rows
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
@@ -36,8 +37,6 @@ CONSTANTS: Mapping[str, str] = {
 # Outcomes hold their rows in memory, so golds run in chunks.
 _CHUNK = 128
 _MAX_IDS = 5  # that a finding lists
-Report = Callable[[str], object]
-"""Called with each line of progress."""
 
 
 class _OutcomeWithRows(SqlOutcome, Protocol):
@@ -75,35 +74,41 @@ def audit_golds(
     questions: QuestionSet,
     slow_ms: float = 5_000.0,
     suite: Path | None = None,
-    report: Report = lambda _: None,
+    display: Display | None = None,
 ) -> list[Finding]:
     """Run the golds of a set and return the findings, in the order of the checks.
 
     A gold that takes more than `slow_ms` milliseconds is a finding; 0 disables this check. `suite` is a folder with the
-    variants of test suites, `databases/<db_id>/*.sqlite`, for questions whose set has none. `report` is called with
-    lines of progress. Golds that are result tables instead of SQL are only compared with constants.
+    variants of test suites, `databases/<db_id>/*.sqlite`, for questions whose set has none. `display` shows the
+    progress. Golds that are result tables instead of SQL are only compared with constants.
     """
+    display = display or make_display("none", 0, "")
     examples = [example for example in questions.examples if example.gold_sql]
-    report(f"{questions.name}: running {quantity(len(examples), 'golds')}")
-    results = run_all(executor, [(example.database, example.gold_sql) for example in examples])
+    with display.task(f"{questions.name}: running the golds", len(examples), "golds") as on_progress:
+        results = run_all(executor, [(example.database, example.gold_sql) for example in examples], on_progress)
     findings = [
         Finding(kind, questions.name, example.uid, details)
         for example, gold in zip(examples, results, strict=True)
         for kind, details in _find_problems(gold, slow_ms)
     ]
-    report(f"{questions.name}: comparing with answers that are empty or constant")
-    findings += _find_constant_matches(executor, questions)
+    failed = {example.uid for example, gold in zip(examples, results, strict=True) if gold.status != "ok"}
+    comparable = [example for example in questions.examples if example.uid not in failed]
+    with display.task(f"{questions.name}: comparing with answers that are empty or constant"):
+        findings += _find_constant_matches(executor, questions._replace(examples=tuple(comparable)))
     variants = {example.database: _variants(example, suite) for example in examples}
     if any(variants.values()):
-        report(f"{questions.name}: running golds on the test suite")
-        findings += _find_suite_problems(executor, questions.name, examples, results, variants)
+        with display.task(f"{questions.name}: running golds on the test suite"):
+            findings += _find_suite_problems(executor, questions.name, examples, results, variants)
     return findings
 
 
-def run_all(executor: RowExecutor, pairs: Sequence[tuple[str, str]]) -> list[GoldResult]:
+def run_all(
+    executor: RowExecutor, pairs: Sequence[tuple[str, str]], on_progress: ProgressCallback = no_progress
+) -> list[GoldResult]:
     """Run (database, SQL) pairs and return their results, without the rows."""
     results: list[GoldResult] = []
     for start in range(0, len(pairs), _CHUNK):
+        on_progress(start)
         results += map(_gold_result, executor.execute_many(pairs[start : start + _CHUNK]))
     return results
 

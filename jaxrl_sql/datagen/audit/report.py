@@ -20,28 +20,31 @@ from jaxrl_sql.datagen.audit.overlap import (
     find_shared_questions,
     find_shared_sql,
 )
+from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.text2sql.benchmarks.benchmark import describe_databases, label_notes
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.tables import ReportTable
 from jaxrl_sql.types import InputError
 
-Report = Callable[[str], object]
-"""Called with each line of progress."""
 _MAX_SQL_CHARACTERS = 120  # of a failing gold in a message
 # The order of findings in the table: by the part of their kind before the colon.
 _KIND_ORDER = ("question", "sql", "database", "gold", "suite", "cannot be read")
 
 
 class AuditResult(NamedTuple):
-    """The sets, their findings, the number of findings by set and kind, and the path of `findings.jsonl`."""
+    """The sets, their findings, the number of findings by set and kind, and the path of `findings.jsonl`.
+
+    `timeout_ms` is the time limit of a gold.
+    """
 
     sets: Sequence[QuestionSet]
     findings: Sequence[Finding]
     counts: Mapping[str, Counter[str]]
     path: Path
+    timeout_ms: int
 
 
-def load_sets(config: AuditConfig, report: Report) -> tuple[list[QuestionSet], list[QuestionSet]]:
+def load_sets(config: AuditConfig, report: Callable[[str], object]) -> tuple[list[QuestionSet], list[QuestionSet]]:
     """Load the training and the evaluation sets, and report their notes.
 
     A set is named by its folder, or by its path if two names are equal. From a folder or file in both lists, training
@@ -72,13 +75,13 @@ def load_sets(config: AuditConfig, report: Report) -> tuple[list[QuestionSet], l
     return sets
 
 
-def audit(config: AuditConfig, report: Report) -> AuditResult:
-    """Audit the sets of a configuration and write the findings; `report` is called with lines of progress."""
-    trains, evals = load_sets(config, report)
+def audit(config: AuditConfig, display: Display) -> AuditResult:
+    """Audit the sets of a configuration and write the findings; `display` shows the progress."""
+    trains, evals = load_sets(config, display.note)
     sets = [*trains, *evals]
     findings = [finding for questions in sets for finding in find_repeated_questions(questions)]
     for target in evals if trains else ():
-        report(f"{target.name}: comparing with the training sets")
+        display.note(f"{target.name}: comparing with the training sets")
         findings += find_shared_questions(trains, target, config.near_question)
         findings += find_shared_sql(trains, target)
         findings += find_shared_databases(trains, target, config.near_schema)
@@ -88,7 +91,7 @@ def audit(config: AuditConfig, report: Report) -> AuditResult:
         )
         with make_executor(limits) as executor:
             for question_set in sets:
-                findings += audit_golds(executor, question_set, config.slow_ms, config.suite, report)
+                findings += audit_golds(executor, question_set, config.slow_ms, config.suite, display)
     findings += [
         Finding("cannot be read", questions.name, uid, {"reason": reason})
         for questions in sets
@@ -97,7 +100,7 @@ def audit(config: AuditConfig, report: Report) -> AuditResult:
     lines = {questions.name: questions.lines for questions in sets}
     findings = [finding.with_line(lines[finding.set].get(finding.id, "")) for finding in findings]
     counts = write(config, trains, evals, findings)
-    return AuditResult(sets, findings, counts, config.out / "findings.jsonl")
+    return AuditResult(sets, findings, counts, config.out / "findings.jsonl", config.timeout_ms)
 
 
 def write(
@@ -145,7 +148,7 @@ def _by_rule(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
 
 def table(result: AuditResult) -> ReportTable:
     """Return the number of findings: a row per kind, a column per set."""
-    sets, _, counts, _ = result
+    sets, counts = result.sets, result.counts
     kinds = list(dict.fromkeys(kind for questions in sets for kind in counts[questions.name]))
     kinds.sort(key=_kind_position)
     rows = [("questions", *(f"{len(questions.examples):,}" for questions in sets))]
@@ -181,7 +184,9 @@ def failing_golds(result: AuditResult) -> list[str]:
         if finding.kind not in FAILURES:
             continue
         where = finding.line or f"{finding.set}: {finding.id}"
-        reason = finding.details.get("error") or finding.details.get("status") or "over --timeout-ms"
+        reason = (
+            finding.details.get("error") or finding.details.get("status") or f"over --timeout-ms={result.timeout_ms}"
+        )
         sql = shorten(golds[finding.set, finding.id], _MAX_SQL_CHARACTERS, placeholder=" …")
         lines.append(f"{where}: {finding.kind} ({' '.join(str(reason).split())}): {sql}")
     return lines

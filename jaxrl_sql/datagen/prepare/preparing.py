@@ -218,7 +218,9 @@ def summary_lines(
         lines += [f"  left out: {count:>8}  {reason}" for reason, count in choice.left_out.most_common()]
     lines += [f"left out: {count:>8}  {reason}" for reason, count in manifest["left_out"].items()]
     for name, benchmark in evals.items():
-        lines += [f"{name}: {line}" for line in (*benchmark.notes, *summarize_skipped(benchmark.skipped))]
+        lines += [
+            f"{name}: {line}" for line in (*benchmark.notes, *summarize_skipped(benchmark.skipped, benchmark.lines))
+        ]
     for name, examples in splits.items():
         lines.append(
             f"{out / name}: {quantity(len(examples), 'questions')} on "

@@ -14,10 +14,10 @@ from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import InputError
 
-GoldTranslator = Callable[[str], dict[str, str] | None]
+GoldTranslator = Callable[[str], dict[str, str] | str]
 """Translates a gold from SQLite; returns the fields of the question's record that name the translation and the server.
 
-Returns None if the gold cannot be translated, fails there, or returns no row or only 0 or NULL.
+If the gold cannot be translated, fails there, or returns no row or only 0 or NULL, returns the reason.
 """
 
 # The names of column kinds in `EngineColumn`, by the types that a sample declares.
@@ -37,15 +37,17 @@ def make_gold_translator(executor: Executor, database: ExternalDatabase) -> Gold
     """Return a function that translates golds for a server; the function raises InputError if it cannot connect."""
     schema = _schema(database)
 
-    def translate(sql: str) -> dict[str, str] | None:
+    def translate(sql: str) -> dict[str, str] | str:
         translated = to_engine(sql, database.engine, schema)
-        outcome = executor.execute(database.url, translated) if translated else None
-        if outcome is not None and outcome.status == "db_error":
+        if translated is None:
+            return "cannot be translated for the server"
+        outcome = executor.execute(database.url, translated)
+        if outcome.status == "db_error":
             raise InputError(f"{database.public_url}: {parse_address(database.url).redact(outcome.error)}")
-        if translated is None or outcome is None or outcome.status != "ok" or not outcome.row_count:
-            return None
-        if outcome.row_count == 1 and is_trivial(outcome.rows):
-            return None
+        if outcome.status != "ok":
+            return f"fails on the server ({' '.join((outcome.error or outcome.status).split())})"
+        if not outcome.row_count or (outcome.row_count == 1 and is_trivial(outcome.rows)):
+            return "returns nothing on the server, or only 0 or NULL"
         return {"sql": translated, "dialect": database.engine, "db": database.public_url, "sqlite_sql": sql}
 
     return translate

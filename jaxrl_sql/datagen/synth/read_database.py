@@ -37,6 +37,8 @@ _MAX_ROWS_OF_ALL = 100_000
 _MAX_VALUE_CHARS = 50
 _MAX_CATEGORIES = 50
 _MAX_NAME_CHARS = 40
+# A comment that can be a noun: up to five words without digits and punctuation.
+_NOUN = re.compile(r"[^\W\d_]+(?:[ '/-][^\W\d_]+){,4}")
 # Significant digits of numbers in conditions.
 _DIGITS = 4
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
@@ -157,10 +159,11 @@ class _SchemaReader:
         return AnnotatedTable(name, plural_of(singular), singular, (), key, (), tuple(columns))
 
     def _natural_name(self, table: str, column: str) -> str:
-        """Return the documented natural name of a column, or its description if short; else ""."""
+        """Return the documented natural name of a column, or its description if that can be a noun; else ""."""
         description = self.descriptions.columns.get((plain(table), plain(column)), Description())
-        texts = (text.rstrip(".") for text in (description.name, description.text) if "\ufffd" not in text)
-        return next((text for text in texts if 0 < len(text) <= _MAX_NAME_CHARS), "")
+        text = description.text.rstrip(".")
+        texts = (description.name.rstrip("."), text if _NOUN.fullmatch(text) else "")
+        return next((text for text in texts if 0 < len(text) <= _MAX_NAME_CHARS and "\ufffd" not in text), "")
 
     def _read_number(self, sql: str) -> int | None:
         rows = self.run(sql)

@@ -23,6 +23,7 @@ from jaxrl_sql.datagen.synth.on_server import GoldTranslator, make_gold_translat
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, difficulty_quota
 from jaxrl_sql.datagen.synth.read_database import read_database
 from jaxrl_sql.datagen.synth.spec import RunSql, SynthQuestion, SynthSpec
+from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
@@ -147,34 +148,49 @@ def generate_for_files(
     spec: SynthSpec,
     is_linked: bool = False,
 ) -> list[FileQuestions]:
-    """Write `questions.jsonl` and `databases/` of files to a new folder; InputError for an unusable file or folder."""
+    """Write `questions.jsonl` and `databases/` of files to a new folder; return the written questions.
+
+    Raises InputError for an unusable file or folder, and if no gold of a file has a result on its server.
+    """
     stems = Counter(path.stem for path in paths)
     if twice := [stem for stem, times in stems.items() if times > 1]:
         raise InputError(f"{twice[0]}: two files have this name; a database is identified by its file name")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder; choose another")
     generated = [questions_of_file(path, runners[path], count, spec) for path in paths]
-    lines = [_lines(file, runners[path].translate) for path, file in zip(paths, generated, strict=True)]
+    accepted = [_accept(file, path, runners[path].translate) for path, file in zip(paths, generated, strict=True)]
     for path, file in zip(paths, generated, strict=True):
         target = out / "databases" / file.db_id / f"{file.db_id}.sqlite"
         copy_database(path, target, is_linked)
         copy_descriptions(path, target)
     write_natural_names(out, [(file.db_id, path) for path, file in zip(paths, generated, strict=True)])
     with (out / "questions.jsonl").open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for file_lines in lines for line in file_lines)
-    return generated
+        stream.writelines(json.dumps(line, ensure_ascii=False) + "\n" for _, lines in accepted for line in lines)
+    return [file for file, _ in accepted]
 
 
-def _lines(generated: FileQuestions, translate: GoldTranslator | None) -> list[dict[str, str]]:
-    """Return the records of a file's questions; those without an informative result on the server are rejected."""
-    lines = []
+def _accept(
+    generated: FileQuestions, path: Path, translate: GoldTranslator | None
+) -> tuple[FileQuestions, list[dict[str, str]]]:
+    """Return the questions with an informative result on the server, and their records; the others are rejected.
+
+    Raises InputError if there is none.
+    """
+    questions, lines, reasons = [], [], Counter[str]()
     for index, question in enumerate(generated.questions):
         server_fields = translate(question.sql) if translate else {}
-        if server_fields is None:
-            generated.rejected["fails on the server, or returns nothing there"] += 1
+        if isinstance(server_fields, str):
+            reasons[server_fields] += 1
         else:
+            questions.append(question)
             lines.append(_line(generated.db_id, index, question) | server_fields)
-    return lines
+    if not questions:
+        raise InputError(
+            f"{generated.db_id}: 0 of {quantity(len(generated.questions), 'questions')} written, as every gold "
+            f"{_most_common(reasons)}: check that the role may read the tables by these names (in PostgreSQL, ALTER "
+            f"ROLE … SET search_path names their schemas), and delete an outdated sample: {path}"
+        )
+    return generated._replace(questions=tuple(questions), rejected=generated.rejected + reasons), lines
 
 
 def _line(db_id: str, index: int, question: SynthQuestion) -> dict[str, str]:

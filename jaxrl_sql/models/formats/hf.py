@@ -36,6 +36,7 @@ from jaxrl_sql.models.formats.tensor_files import (
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gather_array, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.runtime.model_locator import refuse_missing_model
 from jaxrl_sql.runtime.progress import ProgressCallback, Tally, no_progress
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.types import InputError
@@ -70,6 +71,7 @@ def load_config(source: str | Path) -> ModelConfig:
     Raises InputError for an unknown family (`model_type`) and for unsupported fields.
     """
     source = Path(source)
+    refuse_missing_model(source)
     if is_gguf(source):
         return gguf_config(source, read_header(source))
     hf = _read_json(source / CONFIG_FILE)
@@ -96,7 +98,8 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
         files = (folder / WEIGHTS_FILE,)
     absent = [file.name for file in files if not file.is_file()]
     if absent or not files:
-        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}")
+        others = "".join(f"; give the path {path}" for path in sorted(folder.glob("*.gguf"))[:1])
+        raise InputError(f"{folder}: no {absent[0] if absent else WEIGHTS_FILE}{others}")
     return files
 
 
@@ -106,6 +109,7 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
     def open_file(path: Path) -> int:
         return files.enter_context(path.open("rb", buffering=0)).fileno()
 
+    refuse_missing_model(source)
     if is_gguf(source):
         header = read_header(source)
         config = gguf_config(source, header)
@@ -368,6 +372,7 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer if not None.
 
+    params: None writes no weights.
     dtype: of the written weights, `float32` or `bfloat16`.
     source: folder or file from which the model was loaded. Its generation config and its tokens that end an answer are
     written too.
@@ -398,14 +403,15 @@ def save_checkpoint(
     if len(distinct := list(dict.fromkeys(stop_ids))) > len(existing):
         generation["eos_token_id"] = distinct if len(distinct) > 1 else distinct[0]
     folder = Path(folder)
-    tensors = hf_tensors(config, params, target_dtype)
+    tensors = hf_tensors(config, params, target_dtype) if params is not None else iter(())
     if not is_first():  # the first process writes; the others take part in gathering each tensor from its shards
         for _ in tensors:
             pass
         wait_for_all("save_checkpoint")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    _write_weights(folder, _counted(tensors, on_progress))
+    if params is not None:
+        _write_weights(folder, _counted(tensors, on_progress))
     _write_json(folder / CONFIG_FILE, {**fields, **special_ids})
     _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxrl_sql.types import InputError, Record
@@ -29,6 +31,7 @@ SAFETENSORS_DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": BFLOAT16,
 }
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 HEADER_BYTES = 100 << 20  # a limit for damaged files; headers of real models are shorter
 
 
@@ -69,13 +72,21 @@ def refuse_broken_weights(where: object, names: Collection[str]) -> None:
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors to a file, replacing an existing file only when the new one is complete.
 
-    The file gets the permissions of the umask; safetensors alone would make it readable by its owner only.
+    The file gets the permissions of the umask; safetensors alone would make it readable by its owner only. Raises
+    OSError, and leaves no part of the new file, if it cannot be written.
     """
     part = path.with_name(f".part-{path.name}")
     part.unlink(missing_ok=True)
     part.touch()  # creates it with the permissions of the umask
     mode = part.stat().st_mode
-    save_file(dict(tensors), part, metadata={"format": "pt"})
+    try:
+        save_file(dict(tensors), part, metadata={"format": "pt"})
+    except SafetensorError as error:  # its text ends with the number of the system's error
+        part.unlink()
+        number = _OS_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
     part.chmod(mode)
     part.replace(path)
 

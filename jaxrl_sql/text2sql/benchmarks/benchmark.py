@@ -61,9 +61,12 @@ def label_notes(notes: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     return [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in names_by_note.items()]
 
 
-def summarize_skipped(skipped: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line per reason, with the number of skipped questions and an example."""
+def summarize_skipped(skipped: Iterable[tuple[str, str]], lines: Mapping[str, str] = {}) -> list[str]:
+    """Return a line per reason, with the number of skipped questions and an example.
+
+    `lines` has the place (`file:line`) of questions by uid; other questions are named by their uid.
+    """
     reasons: dict[str, list[str]] = {}
     for uid, reason in skipped:
-        reasons.setdefault(reason, []).append(uid)
+        reasons.setdefault(reason, []).append(lines.get(uid, uid))
     return [f"skipped {len(uids)} ({reason}), such as {uids[0]}" for reason, uids in reasons.items()]

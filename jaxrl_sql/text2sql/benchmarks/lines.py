@@ -339,7 +339,8 @@ def _csv_records(path: Path, notes: Notes, question_positions: list[str]) -> lis
         alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
         raise InputError(
             f"{path}: no column {' and no column '.join(missing)}; its columns are {join_names(columns, 24)}"
-            f"{f' (did you mean {alike}?)' if alike else ''}; names tried: {describe_fields(missing)}"
+            f"{f' (did you mean {alike}?)' if alike else ''}; rename the header to one of the "
+            f"names tried: {describe_fields(missing)}"
         )
     return records
 

@@ -56,9 +56,6 @@ class _Rewriter:
         self.engine = engine
         self.schema = schema
         self.scopes = Scopes(schema)
-        # The names of tables and columns, as opposed to aliases.
-        self.names = {table.name for table in schema.values()}
-        self.names |= {column.name for table in schema.values() for column in table.columns.values()}
         comparisons: dict[type[exp.Expression], Callable[[exp.Expression], exp.Expression | None]] = dict.fromkeys(
             _COMPARISONS, self._rewrite_comparison
         )
@@ -104,6 +101,7 @@ class _Rewriter:
 
     def _rename_to_copy(self, tree: exp.Expression) -> None:
         """Rename tables and columns to those of the copy; aliases keep their spelling."""
+        known_columns = [column for table in self.schema.values() for column in table.columns.values()]
         origins = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
         tables = [
             (source.node, source.table) for select in tree.find_all(exp.Select) for source in self._sources(select)
@@ -111,11 +109,13 @@ class _Rewriter:
         for column, origin in origins:
             if origin is None:
                 continue
-            column.set("this", self._identifier(origin.column.name))
+            is_computed = all(origin.column is not known for known in known_columns)
+            column.set("this", self._identifier(origin.column.name, is_alias=is_computed))
             if column.table:
                 source = origin.source
+                is_alias = source.table is None or bool(source.node.alias)
                 name = source.alias if source.table is None or source.node.alias else source.table.name
-                column.set("table", self._identifier(name))
+                column.set("table", self._identifier(name, is_alias=is_alias))
         for join in tree.find_all(exp.Join):
             columns = {key: column.name for table in self.schema.values() for key, column in table.columns.items()}
             using = [
@@ -132,12 +132,12 @@ class _Rewriter:
         """Return the items of a SELECT's FROM clause, as a list, since the caller changes their nodes."""
         return list(self.scopes.sources(select))
 
-    def _identifier(self, name: str) -> exp.Identifier:
-        """Return an identifier, quoted if the engine requires it; PostgreSQL's unquoted names are in lower case."""
-        needs_quotes = self.engine == "postgresql" and (
-            name.lower() in POSTGRESQL_RESERVED or (name != name.lower() and name in self.names)
-        )
-        return exp.Identifier(this=name, quoted=needs_quotes or not _UNQUOTED_NAME.fullmatch(name.lower()))
+    def _identifier(self, name: str, *, is_alias: bool = False) -> exp.Identifier:
+        """Return an identifier, quoted if the engine requires it; PostgreSQL folds unquoted names to lower case."""
+        is_postgresql = self.engine == "postgresql"
+        is_reserved = is_postgresql and name.lower() in POSTGRESQL_RESERVED
+        is_plain = _UNQUOTED_NAME.fullmatch(name if is_postgresql and not is_alias else name.lower())
+        return exp.Identifier(this=name, quoted=is_reserved or not is_plain)
 
     def _alias_subqueries(self, tree: exp.Expression) -> None:
         """Add aliases to subqueries in FROM without one, which PostgreSQL and MariaDB require."""

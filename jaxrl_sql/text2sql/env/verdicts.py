@@ -27,6 +27,14 @@ _TIME_LIMITS = frozenset({"wall", "cpu"})
 _REFUSED_ROLE = re.compile("can do more than read|can read the queries of its other sessions")
 
 
+class UnreachableServerError(InputError):
+    """A database server that cannot be used: the `cause`, and a remedy after which the command can be repeated."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}. {remedy} and repeat the command")
+        self.cause, self.remedy = cause, remedy
+
+
 def is_verdict(status: str, stop: str | None = "") -> bool:
     """Return whether an outcome depends on its SQL, even if it also depends on the machine, as at a time limit."""
     return status not in NO_VERDICTS and stop not in _EXTERNAL_STOPS
@@ -40,7 +48,7 @@ def is_trusted(status: str, stop: str | None = "") -> bool:
 def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> list[SqlOutcome]:
     """Run (database, SQL) pairs; retry those without a verdict, one at a time.
 
-    Raises InputError if a server is unreachable.
+    Raises UnreachableServerError if a server is unreachable.
     """
     outcomes = list(executor.execute_many(requests))
     retried = [i for i, outcome in enumerate(outcomes) if not is_verdict(outcome.status, outcome.stopped_by)]
@@ -52,7 +60,7 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
 
 
 def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
-    """Raise InputError for the first server of `databases` that is unreachable or refuses its role.
+    """Raise UnreachableServerError for the first server of `databases` that is unreachable or refuses its role.
 
     Their queries had a db_error. An item of `databases` is a file, a URL, or a list of them.
     """
@@ -66,5 +74,5 @@ def raise_if_unreachable(executor: SqlExecutor, databases: Iterable[str | Sequen
                 raise InputError(f"the role is refused: {error}")
             if "password" in error:
                 variable = PASSWORD_VARIABLES[address.engine]
-                raise InputError(f"the server refuses {address.user}: {error}: check {variable}")
-            raise InputError(f"the server cannot be reached: {error}. Start it and repeat the command")
+                raise UnreachableServerError(f"the server refuses {address.user}: {error}", f"Check {variable}")
+            raise UnreachableServerError(f"the server cannot be reached: {error}", "Start it")

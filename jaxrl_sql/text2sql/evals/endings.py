@@ -43,12 +43,13 @@ def why_incomplete(reason: str, cfg: EvaluateSettings, tokens: int = 0) -> str:
     """Return why an answer of `tokens` (0: unknown) is incomplete, with the setting to raise; "" if it is complete."""
     sampling = cfg.sampling
     if reason == "length":
-        settings = f"evaluate.sampling.max_new_tokens={sampling.max_new_tokens}"
+        settings = f"evaluate.sampling.max_new_tokens above {sampling.max_new_tokens:,}"
         if sampling.turns > 1 and not cfg.base_url:
-            settings += f" (each turn) or evaluate.sampling.max_total_tokens={sampling.max_total_tokens} (all turns)"
+            settings += f" (each turn) or evaluate.sampling.max_total_tokens above {sampling.max_total_tokens:,}"
+            settings += " (all turns)"
         return truncation_cause(settings, tokens)
     if reason == OUT_OF_TURNS:
-        return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
+        return f"out of turns and without a solution: raise evaluate.sampling.turns above {sampling.turns}"
     return "truncated by the server's content filter" if reason == "content_filter" else ""
 
 

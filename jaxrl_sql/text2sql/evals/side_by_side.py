@@ -43,6 +43,8 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     Raises InputError for a folder without a finished evaluation, and for folders without a common question.
     """
     left, right = _read(first), _read(second)
+    if all(len({name for name, _ in records}) == 1 for records in (left, right)):  # a single set may have two names
+        left, right = ({("", uid): runs for (_, uid), runs in records.items()} for records in (left, right))
     shared_keys = [key for key in left if key in right]
     common = [key for key in shared_keys if _is_same_question(left[key][0], right[key][0])]
     if not common:

@@ -23,6 +23,12 @@ THINKING: Mapping[str, bool | None] = {"template": None, "think": True, "no_thin
 """The template's argument `enable_thinking` (None: not passed) for each value of the setting for thinking."""
 
 
+NO_TEMPLATE = (
+    "a chat needs a tokenizer with a chat template (chat_template.jinja next to it, or chat_template in its "
+    "tokenizer_config.json); data.prompt=tagged needs none (for a model made from scratch: data.prompt=compact)"
+)
+"""The error of a chat prompt with a tokenizer that has no template."""
+
 _CLOCK = "strftime_now"
 # transformers passes no functions to a template, so this macro looks up the text of each code.
 _FIXED_CLOCK = """\
@@ -72,10 +78,7 @@ def render_chat(
     except UnicodeError as error:
         raise InputError("the tokenizer's chat template changes the text of a message") from error
     except (AttributeError, ValueError) as error:
-        raise InputError(
-            "a chat needs a tokenizer with a chat template (chat_template.jinja next to it, or chat_template in its "
-            "tokenizer_config.json); data.prompt=compact needs no template"
-        ) from error
+        raise InputError(NO_TEMPLATE) from error
     except Exception as error:  # a template is a program and may raise any error
         raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
     if switch and "enable_thinking" not in template:

@@ -23,11 +23,15 @@ _CHUNK = 256
 
 
 class DroppedQuestion(NamedTuple):
-    """A dropped question with the reason, and the numbers that it is based on, such as `rows` of the gold's result."""
+    """A dropped question with the reason, and the numbers that it is based on, such as `rows` of the gold's result.
+
+    `error` is the database's message about a gold that failed, or "".
+    """
 
     uid: str
     reason: str
     numbers: Mapping[str, float] = {}
+    error: str = ""
 
 
 Filtered = tuple[list[Example], list[DroppedQuestion]]
@@ -73,14 +77,15 @@ def by_gold(
     The limits are `max_gold_ms` in milliseconds and `max_gold_steps` in steps of SQLite's virtual machine (VM), which
     do not depend on the machine's speed. `on_progress` receives the number of golds that have run.
     """
-
-    def find_reason(outcome: SqlOutcome) -> DropReason:
-        numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
-        return _gold_reason(outcome, cfg), numbers
-
-    return _split_by_reason(
-        (example, find_reason(outcome)) for example, outcome in _run_golds(executor, examples, on_progress)
-    )
+    kept_examples: list[Example] = []
+    dropped: list[DroppedQuestion] = []
+    for example, outcome in _run_golds(executor, examples, on_progress):
+        if reason := _gold_reason(outcome, cfg):
+            numbers = {"rows": outcome.row_count, "vm_steps": outcome.vm_steps, "ms": round(outcome.elapsed_ms, 3)}
+            dropped.append(DroppedQuestion(example.uid, reason, numbers, " ".join((outcome.error or "").split())))
+        else:
+            kept_examples.append(example)
+    return kept_examples, dropped
 
 
 def _split_by_reason(pairs: Iterable[tuple[Example, DropReason]]) -> Filtered:

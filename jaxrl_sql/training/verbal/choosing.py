@@ -157,7 +157,7 @@ def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, disp
         finished = {outcome["id"]: outcome for record in journal.records if (outcome := record.get("finished"))}
         stopped: JaxrlSqlError | None = None
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
-            for line in summarize_skipped(loaded.skipped):
+            for line in summarize_skipped(loaded.skipped, loaded.lines):
                 display.note(line)
             for setting in prompt_differences(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model was trained with other prompt settings: {setting}")
@@ -379,8 +379,8 @@ def write_results(out: Path, run: VerbalRun, loaded: Benchmark) -> dict[str, flo
 def _truncation_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str]:
     """Yield a line each on truncated answers and on truncated replies of the judge, with the setting to raise."""
     stages = (
-        (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
-        (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
+        (CANDIDATES, "answers", f"verbal.max_tokens above {cfg.max_tokens:,}"),
+        (JUDGE, "judge's replies", f"verbal.judge_max_tokens above {cfg.judge_max_tokens:,}"),
     )
     for stage, noun, setting in stages:
         reasons = _finish_reasons(records, stage)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -50,6 +53,20 @@ def raise_type_error() -> None:
 def test_internal_error_is_raised() -> None:
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
         report_errors(raise_type_error)
+
+
+def test_unusable_platform_of_jax_is_reported_with_those_that_work() -> None:
+    program = (
+        "import sys, jax\n"
+        "from jaxrl_sql.commands.running import report_errors\n"
+        "sys.exit(report_errors(lambda: jax.numpy.zeros(2) and 0))"
+    )
+    there = os.environ | {"JAX_PLATFORMS": "abacus"}
+    done = subprocess.run([sys.executable, "-c", program], env=there, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: JAX_PLATFORMS=abacus: Unable to initialize backend 'abacus'")
+    assert "; found here: " in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def use_closed_executor() -> None:

@@ -69,8 +69,9 @@ def test_audit_names_the_database_and_lists_failing_golds_by_line(
     assert f"train.csv: matched with {question_files.shown} (5 questions)" in notes
     lines = output.splitlines()
     assert any(line.startswith(f"{train}:5: gold: fails (") and "SELECT ident FROM" in line for line in lines)
-    assert any(line.startswith(f"{train}:7: gold: times out (over --timeout-ms): ") for line in lines)
+    assert any(line.startswith(f"{train}:7: gold: times out (over --timeout-ms=500): ") for line in lines)
     assert sum(line.startswith(f"{train}:") for line in lines) == 2
+    assert "train.csv: running the golds: 5 golds" in notes
     findings = [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()]
     golds = {(finding["kind"], finding["line"]) for finding in findings if finding["kind"].startswith("gold")}
     assert golds >= {

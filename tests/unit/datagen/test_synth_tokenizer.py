@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,20 @@ def loaded(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPath
     folder: Path = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
+
+
+def test_two_processes_train_the_same_tokenizer() -> None:
+    code = (
+        "from jaxrl_sql.datagen.synth import train_tokenizer\n"
+        "texts = ['turbines(id, name, hub_height)\\nfarms(id, region_id)'] * 45\n"
+        "print(train_tokenizer(texts, 290).backend_tokenizer.to_str())"
+    )
+    command = [sys.executable, "-c", code]
+    first, second = (
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True).stdout
+        for seed in ("1", "2")
+    )
+    assert first == second
 
 
 def ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

@@ -234,12 +234,14 @@ def test_descriptions_name_columns_and_links_point_to_the_file(tmp_path: Path) -
     (tmp_path / "database_description").mkdir()
     (tmp_path / "database_description/tblCustomers.csv").write_bytes(
         b"\xef\xbb\xbforiginal_column_name,column_name,column_description\r\nage,,age in years\r\n"
-        b"home_city,home town,\r\n"
+        b"home_city,home town,\r\nfullName,,Name; null until known\r\n"
     )
     lines = make(path, tmp_path / "out", "--n", "80", "--link")
     text = " ".join(line["question"] for line in lines)
     assert "age in years" in text
     assert "home town" in text
+    assert "until known" not in text
+    assert "full name" in text
     link = tmp_path / "out/databases/shop/shop.sqlite"
     assert link.is_symlink()
     assert link.resolve() == path.resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sqlite3
 from collections import Counter
@@ -125,6 +126,16 @@ def test_lines_about_a_streamed_set_cover_the_prompts_read_so_far(examples: list
     assert lines[1].startswith("of 2 prompts over it: ")
     assert "data.prune=true → median" in lines[1]
     assert lines[1].endswith(f"; data.max_prompt_tokens={max(whole)} → all fit")
+
+
+def test_line_about_a_sample_has_its_size_and_that_of_all_long_prompts(examples: list[Example]) -> None:
+    many = [dataclasses.replace(examples[1], uid=f"large_{number}") for number in range(45)]
+    prompts = make_prompts(many, style_of(LONG), Characters(), 700)
+    shortening = PromptShortener(LONG, style_of, Characters())
+    assert length_lines(prompts, 700, many, shortening)[1].startswith("of a sample of 23 of the 45 prompts over it: ")
+    (length,) = set(make_prompts(many, style_of(LONG), Characters(), 99_999).lengths())
+    streamed = streamed_lines(Counter({length: 45, 700: 3}), many[:8], shortening)
+    assert streamed[1].startswith("of a sample of 8 of the 45 prompts over it: ")
 
 
 def test_sample_is_bounded_and_spread(examples: list[Example]) -> None:

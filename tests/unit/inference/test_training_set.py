@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -27,18 +29,20 @@ from jaxrl_sql.config import (
 )
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.filtering import filter_data, make_filter_prompts
-from jaxrl_sql.inference.questions import CallerQuestions, load_questions
+from jaxrl_sql.inference.questions import CallerQuestions, load_questions, open_tokenizer
 from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.metrics import find_metric_value
 from jaxrl_sql.text2sql.benchmarks import benchmark_of, load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.prompts.styles import compact_style
 from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = CONFIGS / "quickstart_start"
+STYLE = compact_style()
 
 
 @pytest.fixture
@@ -92,6 +96,30 @@ def test_evaluation_set_is_named_by_the_last_part_of_its_path(
         _, questions = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert {name: len(item.examples) for name, item in questions.items()} == dict.fromkeys(names, 12)
     assert find_metric_value("accuracy", {f"eval/{name}/accuracy": 0.5 for name in questions}) == 0.5
+
+
+def test_gold_that_fails_is_named_by_file_and_line_with_the_message(tmp_path: Path) -> None:
+    database(tmp_path / "databases/d/d.sqlite")
+    (tmp_path / "train.csv").write_text("question,sql\nA?,SELECT x FROM t\nB?,SELECT y FROM t\n,SELECT x FROM t\n")
+    data = DataConfig(source="folder", dir=str(tmp_path), evals=["train"])
+    stream = io.StringIO()
+    with make_executor(ExecutorConfig(threads=1)) as executor, make_display("plain", 0, "", stream) as display:
+        train, _ = load_questions(data, TrainConfig().sft, ExecutorConfig(), executor, display)
+    path = tmp_path / "train.csv"
+    assert len(train) == 1
+    assert f"train: skipped 1 (gold fails: schema_error), such as {path}:3 (no such column: y)\n" in stream.getvalue()
+    assert re.search(rf"train: skipped 1 \(no question.*\), such as {path}:4\n", stream.getvalue())
+
+
+def test_tokenizer_of_an_earlier_start_with_other_settings_is_replaced(data: DataConfig, tmp_path: Path) -> None:
+    scratch = replace_values(data, {"tokenizer.path": "", "tokenizer.vocab_size": 262})
+    examples = load_benchmark(tmp_path / "train").examples
+    run = tmp_path / "run"
+    sizes = [
+        len(open_tokenizer(replace_values(scratch, {"tokenizer.vocab_size": size}), "", run, examples, STYLE, is_new))
+        for size, is_new in ((262, False), (270, False), (270, True))
+    ]
+    assert sizes == [262, 262, 270]
 
 
 def test_training_split_is_evaluated_up_to_its_limit(data: DataConfig) -> None:

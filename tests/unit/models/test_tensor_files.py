@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -18,7 +19,13 @@ from safetensors.numpy import load_file, save_file
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.formats.hf import read_tensors
 from jaxrl_sql.models.formats.load_sharded import load_leaf, reading_threads
-from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, is_sound, read_safetensors
+from jaxrl_sql.models.formats.tensor_files import (
+    Encoding,
+    StoredTensor,
+    is_sound,
+    read_safetensors,
+    write_safetensors,
+)
 from jaxrl_sql.models.spec import Init, ParamSpec
 from jaxrl_sql.types import InputError
 
@@ -232,3 +239,11 @@ def test_invalid_weights_are_counted_and_not_written(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(InputError, match=r" in model.layers.0.mlp.gate_proj.weight and 1 more; "):
         load_checkpoint(folder)
+
+
+def test_a_full_disk_is_an_error_of_the_file_without_a_partial_file(full_disk: Path) -> None:
+    path = full_disk / "model.safetensors"
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write_safetensors(path, {"x": np.zeros(1 << 16, np.float32)})
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(path))
+    assert [entry.name for entry in full_disk.iterdir()] == ["ballast"]

@@ -94,7 +94,8 @@ def test_hub_model_is_downloaded_once_and_cached(hub: Any, tmp_path: Path) -> No
     assert cached[0] == str(folder)
     assert f"the hub cannot be reached; the cache has commit {sha}" in shown
     assert refused == (
-        f"refused: model org/other: {NOT_FETCHED}the hub cannot be reached, and the cache has no complete copy"
+        f"refused: model org/other: {NOT_FETCHED}the hub cannot be reached, and the cache has no complete copy: "
+        "give the path of a model's folder or GGUF file on this machine"
     )
     ((cached,), shown) = fetch(hub.url, tmp_path, (True, tiny), HF_HUB_OFFLINE="1")
     assert (cached[0], shown) == (str(folder), "")

@@ -58,10 +58,21 @@ def test_model_without_a_run_gets_chat_prompts(tmp_path: Path) -> None:
 
 
 def test_missing_model_is_rejected(run: Path) -> None:
-    with pytest.raises(InputError, match="no such folder or file"):
+    with pytest.raises(InputError, match=r"no such folder or file$"):
         find_model(str(run / "nowhere"))
+    with pytest.raises(InputError, match=f"no such folder or file; the nearest is {run}/model$"):
+        find_model(str(run / "modle"))
+    with pytest.raises(InputError, match=f"no such folder or file; the nearest is {run}/model$"):
+        find_model(str(run.with_name(f"{run.name}x") / "model"))
+
+
+def test_model_of_an_unfinished_run_is_its_newest_checkpoint(run: Path) -> None:
     (run / "model").rmdir()
-    with pytest.raises(InputError, match="the run has no model/ yet"):
+    with pytest.raises(InputError, match="the run has no model/ yet; it is written at the run's end"):
+        find_model(str(run))
+    for step in ("4", "12"):
+        (run / "checkpoints" / step).mkdir(parents=True)
+    with pytest.raises(InputError, match=f"yet; `jaxrl-sql export {run} --step 12` writes that of the newest"):
         find_model(str(run))
 
 

@@ -1,4 +1,4 @@
-"""The order of a phase's steps, evaluations and checkpoints: the four rules of `run_phase`, on real checkpoints."""
+"""The order of a phase's steps, evaluations and checkpoints: the five rules of `run_phase`, on real checkpoints."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.health import Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.rollouts import RolloutWriter
+from jaxrl_sql.text2sql.env.verdicts import UnreachableServerError
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.lifecycle import Snapshot, report_health, run_phase
@@ -122,6 +123,28 @@ def test_preemption_saves_the_previous_step(training: TrainingRun) -> None:
     assert events == [("step", 1), ("save", 1)]
 
 
+@pytest.mark.parametrize(("lost_in", "saved"), [(("step", 1), []), (("step", 3), [2]), (("evaluate", 2), [2])])
+def test_lost_server_saves_the_last_complete_step(lost_in: Event, saved: list[int], training: TrainingRun) -> None:
+    def lose(kind: str, step: int) -> None:
+        if (kind, step) == lost_in:
+            raise UnreachableServerError("the server is away", "Start it")
+
+    class Lost(Counting):
+        def step(self, step: int) -> None:
+            lose("step", step)
+            super().step(step)
+
+        def record_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+            lose("evaluate", step)
+            super().record_evaluation(step, numbers)
+
+    training = with_checkpoints_every(training, 100)
+    phase = Lost(training, training.outputs.checkpoints.events)  # type: ignore[attr-defined]
+    with pytest.raises(UnreachableServerError, match=r"^the server is away\. Start it and repeat the command$"):
+        run_phase(training, phase, ResumePoint())
+    assert [step for kind, step in phase.events if kind == "save"] == saved
+
+
 def test_last_step_is_evaluated_and_saved_at_any_interval(training: TrainingRun) -> None:
     training = with_checkpoints_every(training, 100)
     assert run(training, evaluate_every=0, last=2) == (True, [
@@ -153,4 +176,5 @@ def test_end_prints_health_problems_of_the_report(training: TrainingRun, capsys:
     with make_display("plain", 4, title="a run") as display:
         report_health(dataclasses.replace(training, outputs=training.outputs._replace(display=display)))
     text = "health: 100 % of the groups have no signal: their answers have equal rewards (bound: at most 60 %)"
-    assert capsys.readouterr().out.splitlines() == ["a run", text]
+    link = "health: causes and remedies: docs/howto/read_answers.md#diagnose-a-run"
+    assert capsys.readouterr().out.splitlines() == ["a run", text, link]

@@ -181,7 +181,10 @@ def test_missing_cell_of_a_row_is_empty(shop: Path) -> None:
         ("sep=;\nquestion;sql\nQ?;SELECT 1;2\n", "line 3: 3 cells under 2 columns"),
         ("question,sql,\nQ?,SELECT 1,2\n", "line 2: 3 cells under 2 columns"),
         (";;\n;;x\n", "the first line is empty"),
-        ("\tquestion\n0\tQ?\n", r"no column sql; its columns are question; names tried: sql \(sql, SQL, query, .*\)$"),
+        (
+            "\tquestion\n0\tQ?\n",
+            r"columns are question; rename the header to one of the names tried: sql \(sql, SQL, query, .*\)$",
+        ),
         ("question,sql\r\n\r\n", r"train\.csv: has no rows below its header: write one question per row$"),
     ],
 )

@@ -195,6 +195,22 @@ def test_translation_for_servers(sql: str, postgresql: str, mysql: str) -> None:
     assert to_engine(sql, "mysql", SCHEMA) == mysql
 
 
+@pytest.mark.parametrize(
+    ("sql", "translated"),
+    [
+        ("SELECT T1.hubHeight FROM Turbine AS T1", 'SELECT T1."hubHeight" FROM "Turbine" AS T1'),
+        ("SELECT Turbine.id FROM Turbine", 'SELECT "Turbine".id FROM "Turbine"'),
+        ("SELECT Big FROM (SELECT max(hubHeight) AS Big FROM Turbine) AS T",
+         'SELECT Big FROM (SELECT MAX("hubHeight") AS Big FROM "Turbine") AS T'),
+    ],
+)  # fmt: skip
+def test_names_with_capitals_are_quoted_for_postgresql_only(sql: str, translated: str) -> None:
+    columns = {"id": EngineColumn("id", "integer"), "hubheight": EngineColumn("hubHeight", "real")}
+    schema = {"turbine": EngineTable("Turbine", columns, ("id",))}
+    assert to_engine(sql, "postgresql", schema) == translated
+    assert to_engine(sql, "duckdb", schema) == translated.replace('"', "")
+
+
 @pytest.mark.parametrize("engine", SQLGLOT)
 @pytest.mark.parametrize("sql", ["", "SELEC 1", "SELECT 1; SELECT 2", "SELECT 'a", "))", "\0"])
 def test_text_without_a_query_is_not_translated(sql: str, engine: str) -> None:

@@ -32,21 +32,21 @@ LIMIT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens"
     ("reason", "cfg", "why"),
     [
         ("stop", EvaluateSettings(), ""),
-        ("length", EvaluateSettings(sampling=GREEDY(max_new_tokens=7)), f"{LIMIT}=7"),
+        ("length", EvaluateSettings(sampling=GREEDY(max_new_tokens=7)), f"{LIMIT} above 7"),
         (
             "length",
             EvaluateSettings(sampling=GREEDY(turns=3, max_total_tokens=9000)),
-            f"{LIMIT}=1024 (each turn) or evaluate.sampling.max_total_tokens=9000 (all turns)",
+            f"{LIMIT} above 1,024 (each turn) or evaluate.sampling.max_total_tokens above 9,000 (all turns)",
         ),
         (
             "length",
             EvaluateSettings(sampling=GREEDY(turns=3), base_url="http://x"),
-            f"{LIMIT}=1024",
+            f"{LIMIT} above 1,024",
         ),
         (
             "turns",
             EvaluateSettings(sampling=GREEDY(turns=3)),
-            "out of turns and without a solution: raise evaluate.sampling.turns=3",
+            "out of turns and without a solution: raise evaluate.sampling.turns above 3",
         ),
         ("content_filter", EvaluateSettings(), "truncated by the server's content filter"),
         ("eos", EvaluateSettings(), ""),

@@ -50,6 +50,7 @@ def test_failing_slow_and_empty_golds_are_skipped_with_their_numbers(db: str) ->
     ]
     with make_executor(ExecutorConfig(threads=1)) as executor:
         remaining, dropped = by_gold(executor, questions, FilterSettings(max_gold_steps=5_000))
+        assert dropped[0].error == "no such column: b"
         assert usable_golds(executor, questions)[1] == [("fails", "gold fails: schema_error"), ("empty", "gold empty")]
         everything = by_gold(executor, questions, FilterSettings(failing_gold=False, empty_gold=False))
     assert [item.uid for item in remaining] == ["good"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,14 @@ FROM generate_series(1, 60) AS i;
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
+
+
+def change_sample(cache: Path, statement: str) -> None:
+    """Change the cached sample, so that it differs from the server."""
+    (sample,) = cache.rglob("*.sqlite")
+    with closing(sqlite3.connect(sample)) as connection:
+        connection.execute(statement)
+        connection.commit()
 
 
 def test_names_are_quoted_and_comments_with_punctuation_are_no_nouns(
@@ -49,11 +59,11 @@ def test_no_gold_that_runs_is_an_error_with_the_servers_message(
     database = server_database("postgresql", SCRIPT)
     command = ["--db", database.reader, "--n", "4", "--out"]
     assert main([*command, str(tmp_path / "first")]) == 0
-    database.run("ALTER TABLE turbines RENAME TO wheels;")  # the cached sample has the former name
+    change_sample(tmp_path / "cache", "ALTER TABLE turbines RENAME TO wheels")
     assert main([*command, str(tmp_path / "second")]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert "0 of 4 questions written" in message
-    assert 'relation "turbines" does not exist' in message
+    assert 'relation "wheels" does not exist' in message
     assert "search_path" in message
     assert not (tmp_path / "second").exists()
 
@@ -65,10 +75,10 @@ def test_written_number_excludes_rejected_golds_and_the_reason_is_named(
     command = ["--db", database.reader, "--n", "40", "--out"]
     assert main([*command, str(tmp_path / "first")]) == 0
     capsys.readouterr()
-    database.run("ALTER TABLE turbines DROP COLUMN cost;")
+    change_sample(tmp_path / "cache", "ALTER TABLE turbines RENAME COLUMN cost TO price")
     assert main([*command, str(tmp_path / "second")]) == 0
     written = (tmp_path / "second/questions.jsonl").read_text().splitlines()
     output = capsys.readouterr().out
     assert 0 < len(written) < 40
     assert f": {len(written)} questions of 40 requested" in output
-    assert 'fails on the server (column "cost" does not exist)' in output
+    assert 'fails on the server (column "price" does not exist)' in output

@@ -40,8 +40,8 @@ class SynthSpec:
 
     `train_dbs`, `dev_dbs` and `unseen_dbs` are the numbers of databases of the splits `train`, `dev` and `dev_unseen`.
     `train_questions` is the number of questions per training database, `dev_questions` that per other database.
-    `decorated_share` of the training databases have names of tables and columns that begin with an unrelated word, as in
-    `harbor_price` (`databases.py`). A policy then cannot rely on the usual names.
+    `decorated_share` of the training databases have names of tables and columns that begin with an unrelated word, as
+    in `harbor_price` (`databases.py`). A policy then cannot rely on the usual names.
     `vocab_size` is that of the tokenizer, which is trained on the training split. `extra_columns_share` is a share of
     the training questions whose query filters or sorts, without groups or DISTINCT. Their demonstration (the query of
     supervised training) also selects the column of the filter or order. Policies make this mistake, and reinforcement

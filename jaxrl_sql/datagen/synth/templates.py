@@ -11,12 +11,13 @@ as `table`. Its words replace `{table}` in the wordings, and its SQL replaces it
 
 These steps occur often:
 
-- `say PART ...` chooses the words of tables, columns or orders: a name or a synonym. Tables and columns have no words without it.
+- `say PART ...` chooses the words of tables, columns or orders: a name or a synonym. Tables and columns
+  have no words without it.
 - `known PART` rejects a database in which the column of this part has NULLs.
 - `where` chooses a condition. A second `where` makes the part `{where2}`; a second `shown` extends the part `{shown}`.
 - `order SHARE` sorts in descending order with this probability, else ascending. `filter SHARE` adds a condition, and
-  `count_or_show SHARE` asks for the number of rows, each with this probability. `k LOW HIGH` chooses a LIMIT from LOW to
-  HIGH inclusive.
+  `count_or_show SHARE` asks for the number of rows, each with this probability. `k LOW HIGH` chooses a LIMIT, both
+  ends inclusive.
 - `pattern` makes a part named `part`: the letter or word in the question, and its LIKE pattern in the query.
 
 The weight is the relative frequency of a template among those of its difficulty. `{next}` is `{k}` + 1.

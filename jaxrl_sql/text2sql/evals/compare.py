@@ -29,8 +29,8 @@ class Comparison(NamedTuple):
     """A comparison of a prediction with the golds, of which any may match.
 
     `databases` is a database (a file or a URL), or a list: the prediction must then match on each of them. `sql` is in
-    the dialect that runs there (None: no SQL). `options` are those of the rules, such as `row_slack`; `score_predictions` (in this
-    package) lists them.
+    the dialect that runs there (None: no SQL). `options` are those of the rules, such as `row_slack`;
+    `score_predictions` (in this package) lists them.
     """
 
     databases: str | list[str]

@@ -62,7 +62,9 @@ class GroupBatch:
     `rollout_logprobs`. None: the run has no demonstrations
 
     Fields that the update computes, None before:
-    old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch (may be stored)
+    old_logprobs [B,G,T] float32: under the trainer's policy before the first update on this batch. Only this
+    field may have a value before: a stored batch of batch RL has the log-probabilities of the policy that sampled it,
+    and the update keeps them
     reference_logprobs [B,G,T] float32: under the reference policy
     advantage [B,G,T] float32, or [B,G,1] if all tokens of a completion have the same
     old_values, returns [B,G,T] float32: the value head's output before the first update, and its targets

@@ -72,7 +72,11 @@ def add_config(parser: Parser, root: type[RootConfig], epilog: str = EXIT_CODES)
 
 
 def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
-    """Add `--endpoint URL`, a shorthand for a section's settings of an endpoint (`endpoint_values`)."""
+    """Add `--endpoint URL`, a shorthand that sets `base_url` of a section.
+
+    It also empties the section's `key_env` if the default variable of the API key is not set
+    (`runtime.endpoint.endpoint_values`).
+    """
     description = (
         f"base URL of an OpenAI-compatible endpoint, without /chat/completions (sets {section}.base_url); it receives "
         "names, values and rows of the database, except the columns of data.hide"

@@ -302,7 +302,8 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
         named_section = get_args(annotation)[1] if get_origin(annotation) is dict else None
         if annotation is None and "." in str(name) and _type_of(root, key) is not None:
             *sections, last = str(name).split(".")
-            raise InputError(f"{origin}: unknown key {key} in one text: write {': {'.join(sections)}: {{{last}: …}}")
+            nested = f"{': {'.join(sections)}: {{{last}: …}}"
+            raise InputError(f"{origin}: unknown key {key}: in a file, sections are nested: write {nested}")
         if annotation is None:
             annotations = read_annotations(section)
             siblings = [

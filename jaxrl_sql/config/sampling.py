@@ -47,9 +47,10 @@ class SamplingConfig:
     ] = 1.0
     stop: Annotated[
         list[str],
-        Texts("every answer would be empty"),
-        "Strings that end an answer or a turn, in addition to the recipe's. If the list is empty, a `compact` answer "
-        "ends with the semicolon of its statement, and validation uses training's strings.",
+        Texts("every answer would be empty"),  # empty texts are an error; this ends its message
+        "Strings that end an answer or a turn, in addition to the recipe's. If the list is empty, an answer "
+        "to a `compact` prompt (`data.prompt`) ends with the semicolon of its statement, and "
+        "validation uses training's strings.",
         Synonyms(trl="generation_kwargs", note="their entry stop, with vLLM"),
     ] = field(default_factory=list)
     max_new_tokens: Annotated[

@@ -73,7 +73,9 @@ def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> PyTre
                 weights["q"][index], weights["k"][index] = _orthonormal(rng, d, q), _orthonormal(rng, d, q)
             gain = COPY_GAIN if head == 0 and layer > 0 else 1.0
             weights["v"][index] = value_map
-            # A projection on Q of D dimensions keeps a share Q/D of the squared length, hence the factor D/Q.
+            # The dot product of a vector with its projection is the projection's squared length. With Q of D
+            # dimensions it is on average Q/D of the vector's squared length. The factor D/Q restores it, so that a
+            # copied embedding has the same dot product with itself as before, and thus the same logit.
             weights["o"][layer, head] = gain * EMBED_STD * (d / q) * output_map.T
     embed = EMBED_STD * rng.standard_normal(params["embed"].shape)
     embed[:, 0] = EMBED_STD * CONSTANT

@@ -1,9 +1,10 @@
 """Read the answers of a run, an evaluation or a comparison from its folder: one group per question, in chunks.
 
-Groups from all sources have the same fields: `step`, `phase`, `uid`, `db` (the database's id), `question`, `evidence`,
+Groups from all sources have these fields: `step`, `phase`, `uid`, `db` (the database's id), `question`, `evidence`,
 `gold`, `hardness` (the difficulty), `rule` (the rule of comparison that decides the score), `chosen` and `answers`.
 `chosen` is the position of a group among those that the rollout's updates train on, or None. `example` is the question
-if its answers can be judged again, or None.
+if its answers can be judged again, or None. Groups of evaluations and comparisons also have `prompt`, the text of the
+prompt or "".
 
 An answer has `turns` ([role, text], for sampled turns followed by packed token ids and log-probabilities), `sql`,
 `status`, `reward`, `right` and optional fields. Its `verdict`, if any, has the scores by each rule.
@@ -250,7 +251,11 @@ def _example(record: Fields) -> Example:
 
 
 def with_row_pairs(results: Fields) -> Record:
-    """Add the pairs of rows of a prediction and its gold to their results, if both have rows."""
+    """Add the pairs of rows of a prediction and its gold to their results, if both have rows.
+
+    A pair has the fields of `RowPair`: a row, its counterpart in the gold (None: no such row), and the indices of the
+    columns that differ.
+    """
     prediction, gold = results.get("prediction"), results.get("gold")
     if not (prediction and gold and "rows" in prediction and "rows" in gold):
         return dict(results)

@@ -33,7 +33,7 @@ _MAX_NOTES, _NOTEBOOK_WIDTH = 30, 110
 STEP_METRICS: tuple[tuple[str, str, str], ...] = (
     ("sft/loss", "loss", ".3f"),
     ("reward/mean", "reward", ".3f"),
-    ("status/ok", "runs", ".1%"),
+    ("status/ok", "runs", ".1%"),  # share of statuses that are `ok`: the SQL of the answer runs
     ("policy/entropy", "entropy", ".3f"),
     ("speed/tokens_per_s", "tokens/s", ",.0f"),
     ("speed/sql_per_s", "SQL/s", ",.0f"),

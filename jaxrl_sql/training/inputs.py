@@ -71,7 +71,10 @@ def hash_question_sets(
 
 
 def digest(questions: PromptSet) -> str:
-    """Return a short hash of a set's prompts and their order; for a streamed set, of about 16 evenly spaced prompts."""
+    """Return a short hash of a set's prompts and their order; for a streamed set, of about 16 evenly spaced prompts.
+
+    `PromptSet.sample` returns all prompts of any other set.
+    """
     sha = hashlib.sha256()
     if questions.streamed:
         sha.update(questions.streamed[0].encode())

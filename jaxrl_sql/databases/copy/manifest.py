@@ -52,7 +52,10 @@ class Manifest:
         self.write()
 
     def set_path(self, file: SourceFile) -> None:
-        """Record the current path of a copied file, by which golds find their copy."""
+        """Record the current path of a copied file, after it was moved.
+
+        A gold (reference query) names the path of its SQLite file; the copy with this source path is used for it.
+        """
         source, path = self.databases[file.db_id]["source"], str(file.path.resolve())
         if source["path"] != path:
             source["path"] = path

@@ -1,6 +1,7 @@
 """Convert names of tables and columns to English words, singular and plural.
 
-`plural` and `column_words` are for the names of the built-in domains. `split_words`, `singular_of` and `plural_of` are
+`plural` and `column_words` are for the names of the built-in domains, the subjects of generated
+databases. `split_words`, `singular_of` and `plural_of` are
 for names of any database, and use the library inflect.
 """
 

@@ -40,9 +40,12 @@ class SynthSpec:
 
     `train_dbs`, `dev_dbs` and `unseen_dbs` are the numbers of databases of the splits `train`, `dev` and `dev_unseen`.
     `train_questions` is the number of questions per training database, `dev_questions` that per other database.
-    `decorated_share` of the training databases have general words joined to their names (`databases.py`).
-    `vocab_size` is that of the tokenizer, which is trained on the training split. `extra_columns_share` of the suitable
-    training questions get a demonstration with an extra column (`extra_columns.py`).
+    `decorated_share` of the training databases have names of tables and columns that begin with an unrelated word, as
+    in `harbor_price` (`databases.py`). A policy then cannot rely on the usual names.
+    `vocab_size` is that of the tokenizer, which is trained on the training split. `extra_columns_share` is a share of
+    the training questions whose query filters or sorts, without groups or DISTINCT. Their demonstration (the query of
+    supervised training) also selects the column of the filter or order. Policies make this mistake, and reinforcement
+    learning then has to remove it (`extra_columns.py`).
 
     `splits` are generated. `rows` is the mean number of rows per table (0: 1,000 to 3,000 rows per database). `easy` to
     `advanced` are relative shares of difficulties (None: the style's default). `mysql_share` of the questions ask for

@@ -1,13 +1,24 @@
 """Question templates: steps that choose the parts of a question, its wordings, and its SQL.
 
-`== name weight: step; step` opens a template. The steps are methods of `QuestionBuilder`; each chooses a part, whose
-words replace `{part}` in the wordings and whose SQL replaces it in the query. The lines below are:
+`== name weight: step; step` opens a template. The steps are methods of `QuestionBuilder`; each chooses a part, such
+as `table`. Its words replace `{table}` in the wordings, and its SQL replaces it in the query. The lines below are:
 
 - `part: option | option`: the options of the step `one part`, each `SQL as words`, or one text for both. A part with a
   single option needs no step. `part [CHOICE]: ...` applies if a step made this choice (`QuestionBuilder.choices`).
 - Wordings. Those below `[CHOICE]` apply if a step made this choice. Templates without wordings use LISTING, COUNTING or
   AGGREGATING of `question_template.py`, with the part `things`.
 - The query, and the checks `order_check` and `sort_check`, which find ambiguous golds (see `QuestionCandidate`).
+
+These steps occur often:
+
+- `say PART ...` chooses the words of tables, columns or orders: a name or a synonym. Tables and columns
+  have no words without it.
+- `known PART` rejects a database in which the column of this part has NULLs.
+- `where` chooses a condition. A second `where` makes the part `{where2}`; a second `shown` extends the part `{shown}`.
+- `order SHARE` sorts in descending order with this probability, else ascending. `filter SHARE` adds a condition, and
+  `count_or_show SHARE` asks for the number of rows, each with this probability. `k LOW HIGH` chooses a LIMIT, both
+  ends inclusive.
+- `pattern` makes a part named `part`: the letter or word in the question, and its LIKE pattern in the query.
 
 The weight is the relative frequency of a template among those of its difficulty. `{next}` is `{k}` + 1.
 """

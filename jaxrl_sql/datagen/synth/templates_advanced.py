@@ -1,6 +1,7 @@
 """Templates of the difficulty `advanced`, in the notation of `templates.py`: SQL features absent from Spider's golds.
 
 The features are CASE, CAST, dates, arithmetic, window functions and outer joins, as in BIRD, Archer and Spider 2.0.
+`templates.py` explains the steps, such as `known`, `say` and `filter 0.5` (a probability).
 """
 
 ADVANCED = """

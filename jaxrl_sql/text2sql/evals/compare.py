@@ -14,8 +14,9 @@ from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor, SqlJob
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, raise_if_unreachable
 from jaxrl_sql.types import Example, Fields, Golds, InputError
 
-# Options of the rules `paverl` and `ex_b`. PaVeRL-SQL's evaluation lets row counts differ by 30, and drops duplicate
-# rows of a longer prediction. Its reward, the executor's default, lets them differ by 5 and drops none.
+# Options of PaVeRL-SQL's evaluation for two rules: `paverl`, its execution match, and `ex_b`, its partial match.
+# It lets row counts differ by 30, and drops duplicate rows of a longer prediction. PaVeRL-SQL's reward, the executor's
+# default, lets them differ by 5 and drops none.
 EVALUATION: Fields = {"row_slack": 30, "drop_duplicates": True}
 
 # Comparisons per batch: the results of a batch stay in memory until the batch is compared.
@@ -28,7 +29,8 @@ class Comparison(NamedTuple):
     """A comparison of a prediction with the golds, of which any may match.
 
     `databases` is a database (a file or a URL), or a list: the prediction must then match on each of them. `sql` is in
-    the dialect that runs there (None: no SQL). `options` are those of the rules, see `score_predictions`.
+    the dialect that runs there (None: no SQL). `options` are those of the rules, such as `row_slack`;
+    `score_predictions` (in this package) lists them.
     """
 
     databases: str | list[str]

@@ -210,7 +210,7 @@ def test_unknown_key_error_names_its_file(tmp_path: Path) -> None:
 def test_dotted_key_in_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
     base = write(tmp_path, "base.yaml", '"grpo.steps": 3\n')
     path = write(tmp_path, "run.yaml", "base: base.yaml\nseed: 1\n")
-    assert refusal(path) == f"{base}: unknown key grpo.steps in one text: write grpo: {{steps: …}}"
+    assert refusal(path) == f"{base}: unknown key grpo.steps: in a file, sections are nested: write grpo: {{steps: …}}"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
 """Forms of the grammar on several tables: rows at both ends of a foreign key, groups of children, chains.
 
-A child is a row with a foreign key, its parent the row that it references, and a grandparent the parent's parent. The
-names of variables are those of `forms.py`; `both` are the joined tables, `kids` the words for children, and `owner` is
-a condition on the parent.
+A child is a row with a foreign key, its parent the row that it references, and a grandparent the parent's parent.
+In these functions `both` are the joined tables, `columns` and `names` the result columns, and `clauses` the conditions.
+`things` are the words for the rows, `kids` those for children, and `phrase` those for the result columns. `tail` is the
+query from FROM on, `best` a sort order with words such as `the highest age`, and `owner` a condition on the parent.
+`QueryTable.take` marks a column as used, so that no condition uses it, and returns it.
+
+`candidate(text, query, order_check, sort_check)` returns the question. The checks are queries that find ambiguous
+golds: `order_check` for equal sort keys at a LIMIT, `sort_check` for equal sort keys of a sorted list.
 """
 
 from __future__ import annotations
@@ -86,7 +91,7 @@ def ask_children_and_parents(builder: Builder) -> QuestionCandidate:
     key = both.child.name(column)
     check = query.replace("SELECT ", f"SELECT {key}, ", 1)
     text = f"{text[:-1]}, in {direction} order of {builder.noun_of(column)}{text[-1]}"
-    return candidate(text, f"{query} ORDER BY {key} {way}", "", check)
+    return candidate(text, f"{query} ORDER BY {key} {way}", sort_check=check)
 
 
 def ask_parents_with_children(builder: Builder) -> QuestionCandidate:
@@ -173,7 +178,7 @@ def ask_per_parent(builder: Builder) -> QuestionCandidate:
         check = f"SELECT {sql}, {names} {tail}"
         if "?" not in text:
             text = f"{text[:-1]}, in {order} order of the {'number' if sql == 'COUNT(*)' else 'latter'}."
-            return candidate(text, f"{query} ORDER BY {sql} {way}", "", check)
+            return candidate(text, f"{query} ORDER BY {sql} {way}", sort_check=check)
     return candidate(text, query)
 
 

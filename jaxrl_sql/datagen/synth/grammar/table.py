@@ -85,4 +85,8 @@ GRAMMAR: Mapping[str, Sequence[Form | Template]] = {
     ),
     "advanced": TEMPLATES["advanced"],
 }
-"""The forms by difficulty; the advanced difficulty uses templates in both styles."""
+"""The forms by difficulty.
+
+The advanced difficulty has no forms, only templates. So its questions come from templates in both styles of data, that
+of templates and that of the grammar (`STYLES` of `spec.py`).
+"""

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from jaxrl_sql.datagen.audit.report import audit, failing_golds, table
         from jaxrl_sql.runtime.display import make_display
 
-        with make_display("plain", 0, f"data audit in {config.out}", sys.stderr) as display:
+        with make_display("plain", 0, "", sys.stderr) as display:
             result = audit(config, display)
         show_table(sys.stdout, *table(result))
         failing = failing_golds(result)

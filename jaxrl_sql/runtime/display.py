@@ -106,8 +106,8 @@ def make_display(
     """Return the display of a mode: `rich`, `plain`, `none`, or `auto`.
 
     `auto` is `rich` on a terminal, one output that changes in place in a notebook, and plain lines elsewhere.
-    `total_steps` is a number of `unit`s. A thread checks every `beat_s` seconds whether a progress line is due
-    (`SILENCE_S`); 0 starts no thread. `clock` returns seconds.
+    `total_steps` is a number of `unit`s; an empty `title` is not printed. A thread checks every `beat_s` seconds
+    whether a progress line is due (`SILENCE_S`); 0 starts no thread. `clock` returns seconds.
     """
     show_text = _notebook() if mode == "auto" and stream is None else None
     stream = stream or sys.stdout
@@ -192,7 +192,8 @@ class _Plain(_Silent):
         self._writing = RLock()  # reentrant: a signal may interrupt a write of the same thread
         self._heartbeat = Heartbeat(self.beat, beat_s)
         self._written = 0.0
-        self._write(title)
+        if title:
+            self._write(title)
 
     def update(self, step: int, values: Values) -> None:
         parts = [f"{self._unit} {step}/{self._total}", str(values.get("phase", ""))]

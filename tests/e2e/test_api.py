@@ -262,7 +262,8 @@ def test_invalid_arguments_raise_exceptions(small_data: Path) -> None:
 
 def test_an_error_suggests_a_command_line_with_all_options(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(InputError, match=r"`jaxrl-sql export .* --step N` writes a checkpoint's$"):
+    (tmp_path / "checkpoints/3").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"`jaxrl-sql export .* --step 3` writes that of the newest checkpoint$"):
         jx.Run(tmp_path).model()
 
 

@@ -186,7 +186,7 @@ def test_truncated_rope_factors_are_rejected(tmp_path: Path, gguf_files: ModuleT
 
 def test_invalid_and_truncated_files_are_rejected(tmp_path: Path, gguf_files: ModuleType) -> None:
     path = tmp_path / "m.gguf"
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="no such folder or file"):
         load_checkpoint(path)
     gguf_files.write_gguf(path, QWEN3, random_params(QWEN3))
     whole = path.read_bytes()

@@ -262,8 +262,10 @@ def test_rotary_base_is_read_from_either_field(tmp_path: Path, changes: Any) -> 
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no config.json"):
+    with pytest.raises(InputError, match="no such folder or file"):
         load_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no config\.json"):
+        load_checkpoint(tmp_path)
     save_in_shards(2000, tmp_path, QWEN3, make_params(QWEN3))
     shard = next(iter(sorted(tmp_path.glob("model-0*"))))
     whole = shard.read_bytes()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT, transpile_or_none
+from jaxrl_sql.text2sql.env.reserved import POSTGRESQL_RESERVED
 from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, FromItem, Scopes
-from jaxrl_sql.text2sql.schema.quote import POSTGRESQL_RESERVED
 from jaxrl_sql.types import InputError
 
 # Names that need no quotes.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from jaxrl_sql.text2sql.env.reserved import POSTGRESQL_RESERVED
+
 # Words that SQLite does not accept unquoted everywhere (as a table, as a column, after a dot). Most of its keywords are
 # valid names. Join keywords are not always ambiguous, but are quoted for readability.
 RESERVED = frozenset(
@@ -16,18 +18,6 @@ RESERVED = frozenset(
     transaction true union unique update using values when where
     """.split()
 )
-POSTGRESQL_RESERVED = frozenset(
-    """
-    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
-    column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
-    current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze
-    from full grant group having ilike in initially inner intersect into is isnull join lateral leading left like limit
-    localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing primary references
-    returning right select session_user similar some symmetric table tablesample then to trailing true union unique user
-    using variadic verbose when where window with
-    """.split()
-)
-"""The words that PostgreSQL rejects as unquoted names."""
 
 # Other SQL keywords that occur as names, which OmniSQL's prompts have in backticks.
 _KEYWORDS = frozenset(

@@ -327,7 +327,8 @@ class TestCommands:
         tables = {table.name: table.columns for table in read_schema(example.db_path).tables}
         assert tables.keys() == {"customer", "sale", "line", "remark"}
         assert [column.name for column in tables["customer"]] == ["id", "name"]
-        assert ask(["--model", "configs/recipes_start", "--db", shop.reader, "--leave-out", "custmer", "How many?"]) == 2
+        command = ["--model", "configs/recipes_start", "--db", shop.reader]
+        assert ask([*command, "--leave-out", "custmer", "How many?"]) == 2
         assert "custmer: there is no such table or column; the nearest is customer" in capsys.readouterr().err
 
     def test_mcp_shows_no_omitted_column(self, shop: Database, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,8 +48,8 @@ def platform_error() -> str:
     except (AssertionError, RuntimeError) as error:
         reason = (str(error).strip() or "JAX cannot start it").splitlines()[0]
         jax.config.update("jax_platforms", None)  # the process ends with this error
-        found = jax.default_backend()
-        return f"JAX_PLATFORMS={named}: {reason}; found here: {found}: set JAX_PLATFORMS={found}, or unset it"
+        platform = jax.default_backend()
+        return f"JAX_PLATFORMS={named}: {reason}; found here: {platform}: set JAX_PLATFORMS={platform}, or unset it"
     return ""
 
 

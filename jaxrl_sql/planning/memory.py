@@ -418,7 +418,7 @@ def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, bytes_per_we
     kernel_bytes = 0
     if load.config.attention == "pallas":
         head_shards = tensor if shape.n_kv_heads % tensor == 0 else 1
-        num_partials, kernel_bytes = 0, sum(grid.parts for grid in decode_grids(shape, load, head_shards))
+        num_partials, kernel_bytes = 0, sum(grid.part_bytes for grid in decode_grids(shape, load, head_shards))
     elif num_shards == 1:
         num_partials = slots * (load.sizes.prompt_columns + load.sizes.completion_columns)
     else:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.attention.paged_kernel import fetch_bytes
+from jaxrl_sql.models.attention.paged_traffic import fetch_bytes
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
 from jaxrl_sql.parallel.rules import num_batch_shards
 from jaxrl_sql.planning.chips import Chip

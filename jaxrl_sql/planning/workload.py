@@ -30,7 +30,7 @@ from jaxrl_sql.config import (
     WorkloadSections,
 )
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
+from jaxrl_sql.models.attention.paged_traffic import Grid, grids_of
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, num_logit_chunks
 from jaxrl_sql.parallel.rules import num_logit_shards

@@ -39,10 +39,10 @@ from jaxrl_sql.parallel.rules import split_of
 from jaxrl_sql.types import InputError
 
 # Maximum number of query rows per GPU program, limited by its registers, and minimum, given by its matrix units.
-_GPU_ROWS, _GPU_MIN_ROWS = 128, 16
+_GPU_ROWS, GPU_MIN_ROWS = 128, 16
 # Number of tokens whose keys and values a TPU fetches at a time, and minimum number of query rows. Keys and values have
 # two buffers each, so that the next tokens are fetched during the computation.
-_TPU_TOKENS, _TPU_MIN_ROWS = 512, 16
+_TPU_TOKENS, TPU_MIN_ROWS = 512, 16
 
 
 class CachedKeys(NamedTuple):
@@ -100,8 +100,8 @@ def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: 
         reason = f"a mesh that splits the batch into {num_shards} parts also splits the KV blocks"
     elif head_dim not in (64, 128, 256):
         reason = f"a head size of {head_dim} is not supported, only 64, 128 and 256"
-    elif any(size < _GPU_MIN_ROWS or size & (size - 1) for size in blocks):
-        reason = f"KV blocks of {', '.join(map(str, blocks))} tokens must be powers of two of at least {_GPU_MIN_ROWS}"
+    elif any(size < GPU_MIN_ROWS or size & (size - 1) for size in blocks):
+        reason = f"KV blocks of {', '.join(map(str, blocks))} tokens must be powers of two of at least {GPU_MIN_ROWS}"
     if reason:
         raise InputError(f"rollout.attention={name}: {reason}; possible here: xla")
     return kernel
@@ -182,55 +182,6 @@ def _where(condition: jax.Array, x: jax.Array, otherwise: jax.Array) -> jax.Arra
     return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, otherwise)
 
 
-class Grid(NamedTuple):
-    """Sizes of one call, to compute its memory traffic other than keys and values (`planning`).
-
-    sequences: number of sequences, each with a program
-    heads: key heads
-    rows: padded rows of queries per sequence and key head
-    head_dim: size of a head
-    continues: whether the call continues earlier partial attention, which it reads
-    """
-
-    sequences: int
-    heads: int
-    rows: int
-    head_dim: int
-    continues: bool
-
-    def bytes_moved(self, bytes_per_number: int, num_sequences: float) -> float:
-        """Return the bytes read and written for `num_sequences` non-empty sequences; empty sequences cost nothing.
-
-        These are int32 positions, queries of `bytes_per_number`, and float32 partial attention before (if the call
-        continues it) and after. Per row and head, partial attention has a maximum, a total and `head_dim` values.
-        """
-        parts = (1 + self.continues) * 4 * self.heads * self.rows * (2 + self.head_dim)
-        return num_sequences * (4 * self.rows + bytes_per_number * self.heads * self.rows * self.head_dim + parts)
-
-    @property
-    def parts(self) -> int:
-        """Return the bytes of partial attention in memory before and after the call."""
-        return (1 + self.continues) * 4 * self.sequences * self.heads * self.rows * (2 + self.head_dim)
-
-
-def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, head_dim: int) -> tuple[Grid, Grid]:
-    """Return the grids of a layer's two calls: for prompts with up to `group` slots each, and for slots.
-
-    heads: key heads; per_key: query heads per key head.
-    """
-    min_rows = max(_GPU_MIN_ROWS, _TPU_MIN_ROWS)
-    prompt_rows, slot_rows = (_padded_rows(rows, min_rows) for rows in (group * per_key, per_key))
-    return (
-        Grid(prompts, heads, prompt_rows, head_dim, continues=False),
-        Grid(slots, heads, slot_rows, head_dim, continues=True),
-    )
-
-
-def fetch_bytes(tokens: float, heads: int, head_dim: int, bytes_per_number: int) -> float:
-    """Return the bytes of keys and values (hence 2) of `tokens` tokens, counted in whole blocks; heads: key heads."""
-    return 2 * tokens * heads * head_dim * bytes_per_number
-
-
 def _empty_part(queries: jax.Array) -> PartialAttention:
     """Return the partial attention of queries that have not attended to any key."""
     shape = queries.shape
@@ -273,15 +224,15 @@ def _visible(index: jax.Array, length: Any, first: Any, position: jax.Array, win
     return is_valid if window is None else is_valid & (position - (first + index) < window)
 
 
-def _padded_rows(count: int, min_rows: int) -> int:
+def padded_rows(count: int, min_rows: int) -> int:
     """Return the padded number of query rows: a power of two of at least `min_rows`."""
     return max(min_rows, pl.next_power_of_2(count))
 
 
 def _pad(rows: _QueryRows, before: PartialAttention | None, min_rows: int) -> tuple[_QueryRows, tuple[jax.Array, ...]]:
-    """Pad queries and partial attention to `_padded_rows` rows."""
+    """Pad queries and partial attention to `padded_rows` rows."""
     count = rows.queries.shape[2]
-    padding = _padded_rows(count, min_rows) - count
+    padding = padded_rows(count, min_rows) - count
 
     def pad(x: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(x, [(0, padding if i == axis else 0) for i in range(x.ndim)])
@@ -379,7 +330,7 @@ def _triton(
 ) -> PartialAttention:
     """Attend to blocks on a GPU, with one program per sequence, key head and 128 query rows; a `Kernel`."""
     count = rows.queries.shape[2]
-    rows, before_arrays = _pad(rows, before, _GPU_MIN_ROWS)
+    rows, before_arrays = _pad(rows, before, GPU_MIN_ROWS)
     x, heads, r, size = rows.queries.shape
     tile = min(r, _GPU_ROWS)
     blocks, _, block_size, _ = keys.k.shape
@@ -496,7 +447,7 @@ def _mosaic(
 ) -> PartialAttention:
     """Attend to blocks on a TPU, with one program per sequence, which prefetches the next 512 tokens; a `Kernel`."""
     count = rows.queries.shape[2]
-    rows, before_arrays = _pad(rows, before, _TPU_MIN_ROWS)
+    rows, before_arrays = _pad(rows, before, TPU_MIN_ROWS)
     x, heads, r, size = rows.queries.shape
     block_size = keys.k.shape[2]
     chunk_blocks = max(1, min(_TPU_TOKENS // block_size, keys.table.shape[1]))

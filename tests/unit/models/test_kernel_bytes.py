@@ -14,7 +14,8 @@ from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interprete
 
 from jaxrl_sql.models.attention import paged_kernel
 from jaxrl_sql.models.attention.paged import Score
-from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Readers, attend, fetch_bytes, grids_of
+from jaxrl_sql.models.attention.paged_kernel import CachedKeys, Readers, attend
+from jaxrl_sql.models.attention.paged_traffic import fetch_bytes, grids_of
 
 BLOCK, DEPTH = 16, 64
 

@@ -86,16 +86,60 @@ def _fold_rows(x: jax.Array, part_rows: int) -> jax.Array:
 
 def _score(q: jax.Array, k: jax.Array) -> jax.Array:
     """Multiply folded queries [B,Rj,X,K,M,Q] with keys [B,Rj,K,S,Q] -> [B,Rj,K,M,X,S] float32."""
+    if q.dtype == jnp.float32:
+        return _score_float32(q, k)
     return jnp.einsum("brxkmq,brksq->brkmxs", q, k, preferred_element_type=jnp.float32)
 
 
 def _weighted_sum(weight: jax.Array, v: jax.Array) -> jax.Array:
     """Sum values [B,Rj,K,S,Q] by weights [B,Rj,K,M,X,S] float32 -> [B,Rj,X,K,M,Q] float32."""
     if v.dtype == jnp.float32:
-        return jnp.einsum("brkmxs,brksq->brxkmq", weight, v)
+        return _weighted_sum_float32(weight, v)
     # Transposed afterwards, because XLA's CPU backend has no transposing product of bfloat16.
     summed = jnp.einsum("brkmxs,brksq->brkmxq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
     return jnp.moveaxis(summed, 4, 2)
+
+
+# XLA's CPU backend multiplies row-major matrices and copies operands of other forms. Scores and weights are the largest
+# arrays of attention. In float32 the products below, of which the gradients consist too, transpose only the others.
+# Automatic differentiation would transpose the gradient of the scores.
+
+
+@jax.custom_vjp
+def _score_float32(q: jax.Array, k: jax.Array) -> jax.Array:
+    """Compute `_score` in float32."""
+    b, r, x, kv_heads, m, _ = q.shape
+    return jnp.einsum("brkyq,brksq->brkys", _by_head(q), k).reshape(b, r, kv_heads, m, x, k.shape[3])
+
+
+@jax.custom_vjp
+def _weighted_sum_float32(weight: jax.Array, v: jax.Array) -> jax.Array:
+    """Compute `_weighted_sum` in float32."""
+    b, r, kv_heads, m, x, s = weight.shape
+    summed = jnp.einsum("brkys,brksq->brkyq", weight.reshape(b, r, kv_heads, m * x, s), v)
+    return jnp.moveaxis(summed.reshape(b, r, kv_heads, m, x, v.shape[-1]), 4, 2)
+
+
+def _sum_over_queries(q: jax.Array, weight: jax.Array) -> jax.Array:
+    """Sum folded queries [B,Rj,X,K,M,Q] by weights [B,Rj,K,M,X,S] -> [B,Rj,K,S,Q], all float32."""
+    b, r, kv_heads, m, x, s = weight.shape
+    return jnp.einsum("brkyq,brkys->brkqs", _by_head(q), weight.reshape(b, r, kv_heads, m * x, s)).mT
+
+
+def _by_head(q: jax.Array) -> jax.Array:
+    """Transpose folded queries [B,Rj,X,K,M,Q] to one matrix per key head, [B,Rj,K,M·X,Q]."""
+    b, r, x, kv_heads, m, size = q.shape
+    return jnp.transpose(q, (0, 1, 3, 4, 2, 5)).reshape(b, r, kv_heads, m * x, size)
+
+
+_score_float32.defvjp(
+    lambda q, k: (_score_float32(q, k), (q, k)),
+    lambda saved, g: (_weighted_sum_float32(g, saved[1]), _sum_over_queries(saved[0], g)),
+)
+_weighted_sum_float32.defvjp(
+    lambda weight, v: (_weighted_sum_float32(weight, v), (weight, v)),
+    lambda saved, g: (_score_float32(g, saved[1]), _sum_over_queries(g, saved[0])),
+)
 
 
 class MatrixProducts(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
@@ -315,6 +317,23 @@ def test_model_update_is_equal_with_each_backend(
 ) -> None:
     batch = random_batch(2, 3, 11, 16)
     assert_same(loss_and_gradients(config, here[name], batch, remat), loss_and_gradients(config, "xla", batch))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other platforms multiply transposed matrices")
+def test_float32_attention_on_a_cpu_transposes_no_scores() -> None:
+    x, heads, s, size = 96, 2, 80, 16  # X = 96 queries per head, M = 2 query heads per key head
+    products = xla.MatrixProducts()
+
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sum(products.weighted_sum(jnp.exp(products.score(q, k)), v) ** 2)
+
+    shapes = ((1, 1, x, heads, 2, size), (1, 1, heads, s, size), (1, 1, heads, s, size))
+    arrays = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    program = jax.jit(jax.grad(attended, (0, 1, 2))).lower(*arrays).compile().as_text()
+    moved = re.findall(r"= f32\[([\d,]*)\]\S* (?:copy|transpose)\(", program)
+    sizes = [math.prod(map(int, shape.split(","))) for shape in moved]
+    assert sizes  # queries and values are transposed
+    assert max(sizes) < x * heads * 2 * s
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the choice of backends depends on the platform")

@@ -36,9 +36,8 @@ def attend_tree(
 
 def _score(q: jax.Array, k: jax.Array) -> jax.Array:
     """Multiply folded queries [B,Rj,X,K,M,Q] with keys [B,Rj,K,S,Q] -> [B,Rj,K,M,X,S] float32."""
-    b, r, x, kv_heads, m, size = q.shape
-    queries = jnp.transpose(q, (0, 1, 3, 4, 2, 5)).reshape(b, r, kv_heads, m * x, size)
-    return _times_transposed(queries, k).reshape(b, r, kv_heads, m, x, k.shape[3])
+    b, r, x, kv_heads, m, _ = q.shape
+    return _times_transposed(xla.by_head(q), k).reshape(b, r, kv_heads, m, x, k.shape[3])
 
 
 def _weighted_sum(weight: jax.Array, v: jax.Array) -> jax.Array:

@@ -109,7 +109,7 @@ def _weighted_sum(weight: jax.Array, v: jax.Array) -> jax.Array:
 def _score_float32(q: jax.Array, k: jax.Array) -> jax.Array:
     """Compute `_score` in float32."""
     b, r, x, kv_heads, m, _ = q.shape
-    return jnp.einsum("brkyq,brksq->brkys", _by_head(q), k).reshape(b, r, kv_heads, m, x, k.shape[3])
+    return jnp.einsum("brkyq,brksq->brkys", by_head(q), k).reshape(b, r, kv_heads, m, x, k.shape[3])
 
 
 @jax.custom_vjp
@@ -123,10 +123,10 @@ def _weighted_sum_float32(weight: jax.Array, v: jax.Array) -> jax.Array:
 def _sum_over_queries(q: jax.Array, weight: jax.Array) -> jax.Array:
     """Sum folded queries [B,Rj,X,K,M,Q] by weights [B,Rj,K,M,X,S] -> [B,Rj,K,S,Q], all float32."""
     b, r, kv_heads, m, x, s = weight.shape
-    return jnp.einsum("brkyq,brkys->brkqs", _by_head(q), weight.reshape(b, r, kv_heads, m * x, s)).mT
+    return jnp.einsum("brkyq,brkys->brkqs", by_head(q), weight.reshape(b, r, kv_heads, m * x, s)).mT
 
 
-def _by_head(q: jax.Array) -> jax.Array:
+def by_head(q: jax.Array) -> jax.Array:
     """Transpose folded queries [B,Rj,X,K,M,Q] to one matrix per key head, [B,Rj,K,M·X,Q]."""
     b, r, x, kv_heads, m, size = q.shape
     return jnp.transpose(q, (0, 1, 3, 4, 2, 5)).reshape(b, r, kv_heads, m * x, size)

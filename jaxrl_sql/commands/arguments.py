@@ -84,6 +84,13 @@ def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
     parser.add_argument("--endpoint", metavar="URL", help=description)
 
 
+def not_empty(value: str) -> str:
+    """Return an argument's value; an empty one, as of an unset shell variable, is an error."""
+    if not value:
+        raise argparse.ArgumentTypeError("is empty; a shell variable in it may not be set")
+    return value
+
+
 def add_leave_out(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
     """Add the option --leave-out.
 

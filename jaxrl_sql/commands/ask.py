@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxrl_sql.api import policy_spec
-from jaxrl_sql.commands.arguments import EXIT_CODES, MODEL_HELP, Parser, add_config, add_endpoint, add_leave_out
+from jaxrl_sql.commands.arguments import (
+    EXIT_CODES,
+    MODEL_HELP,
+    Parser,
+    add_config,
+    add_endpoint,
+    add_leave_out,
+    not_empty,
+)
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
@@ -53,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_endpoint(parser, "evaluate")
     parser.add_argument(
         "--db",
+        type=not_empty,
         metavar="FILE|URL",
         help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only (default: data.database)",
     )

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.arguments import Parser, add_leave_out
+from jaxrl_sql.commands.arguments import Parser, add_leave_out, not_empty
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.terminal import print_text
@@ -46,8 +46,12 @@ def _parser(description: str | None) -> Parser:
 def _copy(arguments: Sequence[str]) -> None:
     """Copy SQLite files to an engine."""
     parser = _parser(__doc__)
-    parser.add_argument("--from", dest="source", required=True, help="folder of SQLite files, or one file")
-    parser.add_argument("--to", required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER")
+    parser.add_argument(
+        "--from", dest="source", type=not_empty, required=True, help="folder of SQLite files, or one file"
+    )
+    parser.add_argument(
+        "--to", type=not_empty, required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for manifest.json, and for questions")
     parser.add_argument("--only", nargs="+", metavar="ID", help="databases to copy; default all")
     parser.add_argument("--prefix", default="", help="prefix of each database's name")
@@ -70,7 +74,9 @@ def _sample(arguments: Sequence[str]) -> None:
     from jaxrl_sql.databases.sample.sample import ROWS, sample
 
     parser = _parser(_SAMPLE)
-    parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
+    parser.add_argument(
+        "--from", dest="source", type=not_empty, required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME"
+    )
     parser.add_argument("--to", type=Path, required=True, help="output folder")
     parser.add_argument(
         "--rows", type=int, default=ROWS, help=f"first rows per table, parents not counted; default {ROWS}"
@@ -94,7 +100,9 @@ def _load_dump(arguments: Sequence[str]) -> None:
     """Load a dump into a server's database."""
     parser = _parser(_DUMP)
     parser.add_argument("--from", dest="source", type=Path, required=True, help="the dump, an SQL file")
-    parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
+    parser.add_argument(
+        "--to", type=not_empty, required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME"
+    )
     parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
     options = parser.parse_args(arguments)
     from jaxrl_sql.databases.copy.dump import load_dump

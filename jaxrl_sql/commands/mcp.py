@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.api import policy_spec
-from jaxrl_sql.commands.arguments import EXIT_CODES, MODEL_HELP, Parser, add_config, add_endpoint, add_leave_out
+from jaxrl_sql.commands.arguments import (
+    EXIT_CODES,
+    MODEL_HELP,
+    Parser,
+    add_config,
+    add_endpoint,
+    add_leave_out,
+    not_empty,
+)
 from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
@@ -34,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument(
         "--db",
+        type=not_empty,
         metavar="FILE|URL",
         help="a SQLite file, duckdb:FILE, postgresql://…, mysql://…; read-only (default: data.database)",
     )

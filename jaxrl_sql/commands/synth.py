@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxrl_sql.commands.arguments import Parser, add_leave_out
+from jaxrl_sql.commands.arguments import Parser, add_leave_out, not_empty
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.datagen.synth.spec import DIFFICULTIES, SPLITS, STYLES, SynthReport, SynthSpec
 from jaxrl_sql.runtime.progress import quantity
@@ -84,7 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     user_group = parser.add_argument_group("your own databases")
     user_group.add_argument(
-        "--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about"
+        "--db",
+        nargs="+",
+        type=not_empty,
+        metavar="FILE|URL",
+        help="SQLite files, or servers' databases, to ask about",
     )
     add_leave_out(parser)
     user_group.add_argument("--n", type=int, default=200, help="questions per file, default 200")

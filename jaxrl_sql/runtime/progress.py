@@ -105,8 +105,8 @@ class CompileStats:
         return metrics
 
     def most_compiled(self, count: int = 5) -> str:
-        """Return the names with the most programs, such as `52 prefill_chunk (40 s), 8 update (1 min 2 s)`."""
-        names = sorted(self.by_name, key=lambda name: self.by_name[name], reverse=True)[:count]
+        """Return the names that compiled longest, such as `8 update (1 min 2 s), 52 prefill_chunk (40 s)`."""
+        names = sorted(self.by_name, key=lambda name: self.by_name[name][1], reverse=True)[:count]
         return ", ".join(f"{self.by_name[name][0]} {name} ({duration(self.by_name[name][1])})" for name in names)
 
     def elapsed(self, now: float) -> float:

@@ -291,7 +291,7 @@ class _PostgresqlReader(DatabaseReader):
             raise self.make_table_error(self.shown, error) from None
 
     def missing_grants(self, users: Sequence[str]) -> str:
-        tables = f"({_TABLES}) AS t(oid, schema, name, is_readable)"
+        tables = f"({_TABLES}) AS t(oid, schema, name, has_usage, is_readable)"
         rows = self.run(self.shown, f"SELECT DISTINCT schema FROM {tables} WHERE NOT is_readable ORDER BY 1")
         schemas = self.quote_list([str(schema) for (schema,) in rows])
         # Numbered roles usually have the rights of the role without a number.

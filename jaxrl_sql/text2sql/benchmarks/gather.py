@@ -146,8 +146,9 @@ def gather(loaded: LoadedQuestions, notes: Notes, limit: int = 0) -> tuple[tuple
         fields_text = f"; the first record has {join_names(fields, 24)}" if fields else ""
         missing = " ".join(reason for _, reason in skipped if reason.startswith("no "))
         names = describe_columns({field: names for field, names in loaded.tried.items() if field in missing})
-        tried = f"; rename a field to one of the names tried: {names}" if names else ""
-        tried += "; data.database sets one for all" if "db_id" in missing and loaded.tried else ""
+        lacks_database = "db_id" in missing and loaded.tried
+        tried = "; data.database sets one for all, unless it is empty" if lacks_database else ""
+        tried += f"; rename a field to one of the names tried: {names}" if names else ""
         raise InputError(
             f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{fields_text}{tried}; databases "
             f"searched in: {roots})"

@@ -75,6 +75,11 @@ def test_printed_statements_create_readers_of_another_database(
     with Executor(threads=2) as executor:
         assert executor.execute(printed.url, "SELECT count(*) FROM item").rows == [(500,)]
         assert executor.submit_score([printed.url], ["SELECT 5"], ["SELECT 5"], ["bird"]).result()["bird"][0] == 1
+    with pytest.raises(ServerError, match=r"already exists|CREATE USER failed"):
+        database.run(printed.script)
+    removal = printed.script.partition("removes these by:\n--   ")[2]
+    database.run(removal.partition("\n")[0])
+    database.run(printed.script)
     assert ROLES > 3
     assert f"-made_{ROLES}" in make_readers(engine, database.name, f"{database.user}-made").script
 
@@ -169,6 +174,12 @@ def test_mariadb_has_neither_schemas_nor_hardening(
     output, errors = capsys.readouterr()
     assert errors.startswith(f"error: {option[0]}")
     assert output == ""
+
+
+def test_a_host_with_a_port_is_refused(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["readers", engine, "--database", "shop", "--host", "db.example:5433"]) == 2
+    assert "write --host db.example --port 5433" in capsys.readouterr().err
+    assert "@[::1]:5433/" in make_readers(engine, "shop", address=("::1", 5433)).exports
 
 
 def test_output_states_who_may_run_it_and_how(engine: str) -> None:

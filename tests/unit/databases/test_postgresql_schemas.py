@@ -16,6 +16,7 @@ from jaxrl_sql.inference.ask import database_example
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.render import RENDERERS
+from jaxrl_sql.types import InputError
 
 pytestmark = pytest.mark.servers
 
@@ -81,6 +82,16 @@ class TestSchemas:
         ]
         notes = sample(warehouse.reader, tmp_path / "2", 10).notes
         assert "public.turbines is left out: grid.turbines has its name and is before it in the search_path" in notes
+
+    def test_the_grants_of_a_role_without_rights_cover_public_too(self, warehouse: Any, tmp_path: Path) -> None:
+        warehouse.run(
+            f"CREATE TABLE public.notes(id int); REVOKE SELECT ON notes FROM {warehouse.role}; "
+            f"REVOKE USAGE ON SCHEMA grid, ops FROM {warehouse.role}"
+        )
+        with pytest.raises(InputError, match="no table that the role can read") as failure:
+            sample(warehouse.reader, tmp_path, 10)
+        warehouse.run(str(failure.value).partition("To be run by an owner of the tables: ")[2])
+        assert sample(warehouse.reader, tmp_path / "2", 10).rows.keys() == {"turbines", "orders", "notes"}
 
     def test_synth_writes_golds_that_run(self, warehouse: Any, tmp_path: Path) -> None:
         assert synth(["--db", warehouse.reader, "--out", str(tmp_path / "out"), "--n", "40"]) == 0

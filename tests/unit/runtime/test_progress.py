@@ -88,7 +88,7 @@ def test_compilation_is_reported_and_excluded_from_the_time_left() -> None:
         compile_stats.start("update", clock.now)  # more programs than expected
         assert "(program 6)" in activity.text()
     assert (compile_stats.programs, compile_stats.counted) == (6, 5)
-    assert compile_stats.most_compiled(2) == "4 update (4 s), 1 decode_chunk (1 min 32 s)"
+    assert compile_stats.most_compiled(2) == "1 decode_chunk (1 min 32 s), 4 update (4 s)"
 
 
 def test_compiled_programs_are_counted_by_name_since_the_last_line() -> None:

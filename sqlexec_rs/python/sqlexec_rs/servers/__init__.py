@@ -154,6 +154,9 @@ def make_readers(
     the URL; raises ServerError for an option that the engine lacks.
     """
     module, password = _ENGINES[engine], secrets.token_hex(16)
+    host, _, port = address[0].partition(":")
+    if port.isdigit():  # more colons are an IPv6 address
+        raise ServerError(f"--host {address[0]}: is a host with a port; write --host {host} --port {port}")
     roles = [("roles", str(n_roles))] if n_roles else []
     url = join_url(module.SCHEME, *address, name, "", database, roles)
     exports = f"export {module.PASSWORD_VARIABLE}={password}\nexport DB={shlex.quote(url)}\n"
@@ -162,6 +165,8 @@ def make_readers(
     head = f"-- Read-only roles of the database {shown}. To be run by {who}:\n"
     head += f"--   {module.RUN.format(database=shlex.quote(shown))}\n"
     head += "" if is_hardened else "-- Nothing changes for other roles.\n"
+    removal = " ".join(module.drop_readers(name, n_roles).split())
+    head += f"-- Other readers need another --name. An administrator removes these by:\n--   {removal}\n"
     script = module.harden(database) if is_hardened else ""
     script += module.make_readers(database, name, password, n_roles, schemas)
     commented = "".join(f"-- {line}\n" for line in exports.splitlines())

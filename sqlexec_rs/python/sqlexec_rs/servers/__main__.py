@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="PostgreSQL: also revoke harmful functions from PUBLIC; other applications may need them",
     )
-    maker.add_argument("--host", default="127.0.0.1", help="host of the printed URL")
+    maker.add_argument("--host", default="127.0.0.1", help="host of the printed URL, without a port")
     maker.add_argument("--port", type=int, help="port of the printed URL")
     options = parser.parse_args(arguments)
     try:

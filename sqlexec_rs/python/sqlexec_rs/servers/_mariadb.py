@@ -82,11 +82,21 @@ def make_readers(database: str, name: str, password: str, n_roles: int, schemas:
     """Return the statements that create read-only users of a database, which has no schemas."""
     if schemas:
         raise ServerError(f"--schema {schemas[0]}: a schema of MariaDB is a database, which --database names")
-    users = [_quote(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
+    users = _users(name, n_roles)
     definitions = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
     # In a GRANT, the name of a database is a pattern.
     pattern = _quote(re.sub(r"([_%\\])", r"\\\1", database))
     return f"CREATE USER {definitions};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
+
+
+def drop_readers(name: str, n_roles: int) -> str:
+    """Return the statement that removes the users."""
+    return f"DROP USER {', '.join(_users(name, n_roles))};"
+
+
+def _users(name: str, n_roles: int) -> list[str]:
+    """Return the quoted names of a user and of the numbered ones."""
+    return [_quote(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
 
 
 def harden(_database: str) -> str:

@@ -93,7 +93,7 @@ def make_readers(database: str, name: str, password: str, n_roles: int, schemas:
     Without `schemas` the roles read all schemas that hold tables when the statements run.
     """
     quoted, literal = _quote(name), _literal(name)
-    roles = [quoted, *(_quote(f"{name}_{i}") for i in range(1, n_roles + 1))]
+    roles = _roles(name, n_roles)
     members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
     chosen = f"SELECT unnest(ARRAY[{', '.join(map(_literal, schemas))}])" if schemas else _SCHEMAS
     future = f"IN SCHEMA {', '.join(map(_quote, schemas))} " if schemas else ""
@@ -124,6 +124,17 @@ END $readers$;""",
         "END $readers$;",
     ]
     return "\n".join(lines) + "\n"
+
+
+def drop_readers(name: str, n_roles: int) -> str:
+    """Return the statements that remove the roles and their rights, to be run in the database of `make_readers`."""
+    roles = ", ".join(_roles(name, n_roles))
+    return f"DROP OWNED BY {roles}; DROP ROLE {roles};"
+
+
+def _roles(name: str, n_roles: int) -> list[str]:
+    """Return the quoted names of a role and of the numbered ones."""
+    return [_quote(role) for role in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
 
 
 def harden(database: str) -> str:

@@ -202,10 +202,11 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         )
     if not steps:
         return notes
-    first_recent_step = steps[-max(1, len(steps) // 10)]
+    recent = steps[-max(1, len(steps) // 10) :]
+    span = f"mean of the last {len(recent)} steps" if len(recent) > 1 else "the last step"
 
     def recent_mean(name: str) -> float | None:
-        values = [value for step, value in series(run, name) if step >= first_recent_step]
+        values = [value for step, value in series(run, name) if step >= recent[0]]
         return statistics.fmean(values) if values else None
 
     # Metric, text, bound, and 1 for an upper bound or -1 for a lower bound.
@@ -224,7 +225,7 @@ def health(run: RunFiles) -> list[tuple[str, str]]:
         if value is not None:
             is_bad = sign * value > sign * bound
             side = "at most" if sign > 0 else "at least"
-            limit = f"(bound: {side} {100 * bound:.0f} %)"
+            limit = f"({span}; bound: {side} {100 * bound:.0f} %)"
             notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text} {limit}"))
     entropy = recent_mean("policy/entropy")
     if entropy is not None:

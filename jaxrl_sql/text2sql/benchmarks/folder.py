@@ -35,6 +35,8 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> LoadedQuestions:
     provides the schema and values for prompts; without it, the caller samples the engine's database. Raises InputError
     for a missing folder or file and a malformed line (`file:line: message`).
     """
+    if not folder.parent.is_dir():
+        raise InputError(f"{folder.parent}: no such folder")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")
     record_file = locate_plain_records(folder, split)

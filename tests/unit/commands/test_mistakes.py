@@ -48,7 +48,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("model.remat=query,kye", "unknown 'kye'; must be none, full"),
         ("model.compute_dtype=float17", "is not one of same, float32, bfloat16"),
         (f"{DATA} recipe=artic", "recipe='artic' is not one of arctic"),
-        (f"{DATA} data.dir=@/none", "@/none/train: no such folder"),
+        (f"{DATA} data.dir=@/none", "@/none: no such folder"),
         (f"{DATA} data.dir=@/none.csv", "@/none.csv: no such file"),
         (f"{DATA} data.dir=@/good.sqlite", "@/good.sqlite: a folder is required, not a file: put questions next to"),
         (f"{DATA} data.train=trian", "no set or split 'trian' is in it; sets are in the folders"),

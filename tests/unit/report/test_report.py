@@ -264,9 +264,13 @@ def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:
     rows = [{**grpo(step, 0.5), "reward/zero_variance": 0.9, "length/truncated": 0.01} for step in range(1, 21)]
     (run,) = head_of(write_report(write_run(tmp_path, rows, [])))["runs"]
     texts = {text: tone for tone, text in run["health"]}
-    assert texts["90 % of the groups have no signal: their answers have equal rewards (bound: at most 60 %)"] == "bad"
-    assert texts["1 % of the answers are truncated at sampling.max_new_tokens (bound: at most 20 %)"] == "good"
-    assert texts["75 % of the answers have SQL that runs (bound: at least 50 %)"] == "good"
+    span = "mean of the last 2 steps"
+    assert (
+        texts[f"90 % of the groups have no signal: their answers have equal rewards ({span}; bound: at most 60 %)"]
+        == "bad"
+    )
+    assert texts[f"1 % of the answers are truncated at sampling.max_new_tokens ({span}; bound: at most 20 %)"] == "good"
+    assert texts[f"75 % of the answers have SQL that runs ({span}; bound: at least 50 %)"] == "good"
 
 
 @pytest.mark.parametrize(("steps", "text"), [(5, "step"), (20, "2 steps")])

@@ -175,6 +175,6 @@ def test_end_prints_health_problems_of_the_report(training: TrainingRun, capsys:
     training.outputs.metrics.write(1, {"phase": "grpo", "reward/zero_variance": 1.0, "length/truncated": 0.1})
     with make_display("plain", 4, title="a run") as display:
         report_health(dataclasses.replace(training, outputs=training.outputs._replace(display=display)))
-    text = "health: 100 % of the groups have no signal: their answers have equal rewards (bound: at most 60 %)"
+    text = "health: 100 % of the groups have no signal: their answers have equal rewards (the last step; "
     link = "health: causes and remedies: docs/howto/read_answers.md#diagnose-a-run"
-    assert capsys.readouterr().out.splitlines() == ["a run", text, link]
+    assert capsys.readouterr().out.splitlines() == ["a run", f"{text}bound: at most 60 %)", link]

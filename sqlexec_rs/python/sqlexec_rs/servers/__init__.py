@@ -112,12 +112,16 @@ def find(folder: str | os.PathLike[str]) -> Server:
 def check(url: str) -> list[str]:
     """Return lines with the limits that an executor can and cannot enforce on a server.
 
-    Raises ServerError if no query can run, for example because the role can do more than read.
+    A URL without a password uses PGPASSWORD or MYSQL_PWD. Raises ServerError if no query can run, for example because
+    the role can do more than read.
     """
     try:
-        engine = {"postgresql": _postgresql, "mysql": _mariadb}[split_url(url)[0]]
+        scheme, host, port, user, password, database, options = split_url(url)
     except ValueError as error:
         raise ServerError(f"{error}: a server's URL must start with postgresql:// or mysql://") from None
+    engine = {"postgresql": _postgresql, "mysql": _mariadb}[scheme]
+    if not password:
+        url = join_url(scheme, host, port, user, os.environ.get(engine.PASSWORD_VARIABLE, ""), database, options)
     with Executor(threads=1) as executor:
 
         def ask(sql: str) -> list[tuple[Any, ...]]:

@@ -217,7 +217,9 @@ def test_missing_databases_are_reported_with_the_names_tried(shop: Shop, tmp_pat
     assert reason.startswith("no database nowhere: tried ")
     assert "nowhere" in reason.partition("tried")[2]
     write(tmp_path / "train.csv", [shop.record(db_id="nowhere")])
-    with pytest.raises(InputError, match=r"train\.csv: no usable question \(no database nowhere: tried [^\n]*$") as failure:
+    with pytest.raises(
+        InputError, match=r"train\.csv: no usable question \(no database nowhere: tried [^\n]*$"
+    ) as failure:
         load_benchmark(path, "", 0, shop.database)
     assert "rename a field" not in str(failure.value)
 

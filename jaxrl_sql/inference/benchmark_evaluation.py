@@ -33,7 +33,7 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.progress import quantity
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_executor
-from jaxrl_sql.text2sql.env.verdicts import is_verdict
+from jaxrl_sql.text2sql.env.verdicts import is_verdict, raise_if_unreachable
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
 from jaxrl_sql.text2sql.evals.numbers import BenchmarkMetrics, compute_metrics, merge_metrics
@@ -210,6 +210,8 @@ def collect_records(
         for part in parts
         if any((names[part.set_index], part.run, example.uid) not in finished for example in part.examples)
     ]
+    # Before the model is loaded: a server that does not answer, or refuses its role.
+    raise_if_unreachable(executor, (example.database for part in pending for example in part.examples))
     if finished:
         display.note(f"resuming: {quantity(len(finished), 'answers', 'are')} judged already")
     total, activity = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"

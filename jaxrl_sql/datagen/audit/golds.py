@@ -19,6 +19,7 @@ from jaxrl_sql.runtime.progress import ProgressCallback, no_progress
 from jaxrl_sql.text2sql.env.dialect import normal_form
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, score_rows
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.text2sql.env.verdicts import raise_if_unreachable
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 from jaxrl_sql.types import Example, Record
 
@@ -105,11 +106,18 @@ def audit_golds(
 def run_all(
     executor: RowExecutor, pairs: Sequence[tuple[str, str]], on_progress: ProgressCallback = no_progress
 ) -> list[GoldResult]:
-    """Run (database, SQL) pairs and return their results, without the rows."""
+    """Run (database, SQL) pairs and return their results, without the rows.
+
+    Raises UnreachableServerError or InputError if a server does not answer or refuses its role.
+    """
     results: list[GoldResult] = []
     for start in range(0, len(pairs), _CHUNK):
         on_progress(start)
-        results += map(_gold_result, executor.execute_many(pairs[start : start + _CHUNK]))
+        chunk = pairs[start : start + _CHUNK]
+        outcomes = executor.execute_many(chunk)
+        failed = (pair[0] for pair, outcome in zip(chunk, outcomes, strict=True) if outcome.status == "db_error")
+        raise_if_unreachable(executor, failed)
+        results += map(_gold_result, outcomes)
     return results
 
 

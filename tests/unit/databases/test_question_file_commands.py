@@ -171,6 +171,28 @@ def test_password_is_checked_before_the_golds_run(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [audit, evaluate], ids=["audit", "evaluate"])
+def test_a_role_that_may_write_is_refused_before_golds_and_answers(
+    command: Callable[[list[str]], int],
+    server_database: Callable[[str, str], Server],
+    question_files: QuestionFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody listens at the endpoint, so another message would mean that answers came first."""
+    owner = parse_address(server_database("postgresql", SCRIPT).owner)
+    monkeypatch.setenv("PGPASSWORD", owner.password)
+    dev, out = str(question_files.folder / "dev.csv"), str(tmp_path / "out")
+    endpoint = ["--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--data", dev]
+    arguments = ["--eval", dev] if command is audit else endpoint
+    assert command([*arguments, "--out", out, f"data.database={owner.public_url(owner.database)}"]) == 2
+    output, errors = capsys.readouterr()
+    assert "error: the role is refused: " in errors
+    assert "can do more than read" in errors
+    assert "gold: fails" not in output
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

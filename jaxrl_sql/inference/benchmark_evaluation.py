@@ -163,18 +163,20 @@ def answer_settings(
     }
     excluded |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
     data, model = policy.data, policy.model
+    answerer: Record = {}
+    if model.checkpoint:
+        answerer = checkpoint_settings(policy.recipe, data, model)
+    elif cfg.base_url:
+        answerer = endpoint_settings(policy.recipe, data)
     settings = {
         "sets": {eval_set.name: set_digest(eval_set.examples, eval_set.sqls) for eval_set in sets},
+        **answerer,  # before other settings, whose defaults depend on the model: an error names the first that differs
         "rules": {eval_set.name: eval_set.rules for eval_set in sets},
         "seed": policy.seed,
         "data.max_prompt_tokens": data.max_prompt_tokens,
         **values_of(cfg, "evaluate", exclude=excluded),
         **effort_settings(cfg, "evaluate"),
     }
-    if model.checkpoint:
-        settings |= checkpoint_settings(policy.recipe, data, model)
-    elif cfg.base_url:
-        settings |= endpoint_settings(policy.recipe, data)
     return fingerprint(settings, data, limits)
 
 

@@ -36,7 +36,7 @@ from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.inference.ask import Reply, database_example, open_model
-from jaxrl_sql.inference.evaluation_config import ask_layers
+from jaxrl_sql.inference.evaluation_config import ask_layers, prompt_warning
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.model_locator import find_model
@@ -94,6 +94,8 @@ def _ask(args: argparse.Namespace) -> int:
     database_of_option = open_database(args.db) if args.db else None  # errors appear before the model is downloaded
     layers = ask_layers(args.model, overrides, args.config, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     config = load_config(EvaluateConfig, args.config, *layers)
+    if warning := prompt_warning(config):
+        to_stderr(warning)
     database = database_of_option or open_database(single_database(config.data.database))
     database = hide_in_example(database, config.data.hide)
 

@@ -20,7 +20,7 @@ from jaxrl_sql.commands.arguments import MODEL_HELP, Parser, add_config, add_end
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS
-from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers, prompt_warning
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
@@ -77,6 +77,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         allow_extra=args.allow_extra,
     )
     config = load_config(EvaluateConfig, args.config, *evaluation_layers(request, args.overrides, args.config))
+    if warning := prompt_warning(config):
+        print_text(warning, sys.stderr)
     return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 
 

@@ -29,7 +29,7 @@ from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, l
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.databases.sample.options import is_external, refuse_leave_out
 from jaxrl_sql.inference.ask import Asker
-from jaxrl_sql.inference.evaluation_config import Layers, ask_layers
+from jaxrl_sql.inference.evaluation_config import Layers, ask_layers, prompt_warning
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.serving.mcp import LIMITS, MAX_ROWS, make_server, open_database
@@ -75,6 +75,8 @@ def serve(args: argparse.Namespace) -> int:
     else:
         layers = Layers(args.overrides, {"executor": dict(LIMITS)}, {})
     config = load_config(EvaluateConfig, args.config, *layers)
+    if warning := prompt_warning(config):
+        to_stderr(warning)
     from jaxrl_sql.databases.question_files import single_database
 
     db = args.db or single_database(config.data.database)

@@ -140,6 +140,17 @@ def ask_layers(
     return Layers(overrides, defaults, option_values)
 
 
+def prompt_warning(config: EvaluateConfig) -> str:
+    """Return a warning if a configuration asks an endpoint, which gets chats, and names other prompts; else ""."""
+    prompt = config.data.prompt
+    if not config.evaluate.base_url or prompt in ("auto", "chat", "given"):
+        return ""
+    return (
+        f"warning: an endpoint gets chats, not the prompts of data.prompt={prompt}: for a model that was trained with "
+        "these, name its run or folder by --model, without an endpoint; for a chat model set data.prompt=chat"
+    )
+
+
 def _endpoint_overrides(url: str) -> list[Override]:
     """Return overrides for an endpoint's URL; the model and the tokenizer of a configuration are not looked up."""
     return [*endpoint_values("evaluate", url), {"model.checkpoint": "", "data.tokenizer.path": ""}] if url else []

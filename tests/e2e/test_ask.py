@@ -426,15 +426,18 @@ def test_a_refused_token_limit_names_its_setting(
 
 
 def test_an_endpoint_is_asked_as_in_the_configuration_without_its_checkpoint(
-    generated: tuple[Path, list[str]], chat_server: ModuleType, tmp_path: Path
+    generated: tuple[Path, list[str]], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = generated
     file = tmp_path / "run.yaml"
-    file.write_text("model: {checkpoint: no/such}\nvalidation: {sampling: {max_new_tokens: 24}}\n")
+    file.write_text(
+        "data: {prompt: tagged}\nmodel: {checkpoint: no/such}\nvalidation: {sampling: {max_new_tokens: 24}}\n"
+    )
     with chat_server.serve_script(lambda _n, _body: chat_server.assistant("```sql\nSELECT 41\n```")) as (url, requests):
         command = ["--endpoint", url, "--model", "m", "--config", str(file), "--db", str(db), questions[0]]
         assert main(command) == 0
     assert [item["max_tokens"] for item in requests] == [24]
+    assert "an endpoint gets chats, not the prompts of data.prompt=tagged" in capsys.readouterr().err
 
 
 def test_a_truncated_endpoint_answer_is_reported_by_ask_and_by_mcp(

@@ -11,7 +11,13 @@ import pytest
 
 import jaxrl_sql as jx
 from jaxrl_sql.config import EvaluateConfig, Override, load_config, replace_values
-from jaxrl_sql.inference.evaluation_config import EvaluationRequest, ask_layers, check_answerer, evaluation_layers
+from jaxrl_sql.inference.evaluation_config import (
+    EvaluationRequest,
+    ask_layers,
+    check_answerer,
+    evaluation_layers,
+    prompt_warning,
+)
 from jaxrl_sql.inference.prompt_form import resolve_settings
 from jaxrl_sql.text2sql.benchmarks import benchmark_of
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
@@ -25,6 +31,22 @@ def examples(tmp_path: Path) -> list[Example]:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE item(name TEXT)")
     return [Example("q0", "shop", str(path), "How many items?", "SELECT count(*) FROM item")]
+
+
+@pytest.mark.parametrize("prompt", ["tagged", "compact"])
+def test_prompts_that_an_endpoint_does_not_get_cause_a_warning(prompt: str, tmp_path: Path) -> None:
+    file = tmp_path / "jaxrl_sql.yaml"
+    file.write_text(f"data: {{prompt: {prompt}}}\n")
+    warning = prompt_warning(load_config(EvaluateConfig, [file], *ask_layers("m", files=[file], endpoint=URL)))
+    assert f"data.prompt={prompt}" in warning
+    assert "--model" in warning
+    assert "\n" not in warning
+    request = EvaluationRequest(data=["d"], model="m", endpoint=URL)
+    layers = evaluation_layers(request, files=[file])
+    assert prompt_warning(load_config(EvaluateConfig, [file], *layers)) == warning
+    chat = evaluation_layers(request, ["data.prompt=chat"], [file])
+    assert prompt_warning(load_config(EvaluateConfig, [file], *chat)) == ""
+    assert prompt_warning(load_config(EvaluateConfig, [file], *ask_layers("configs/recipes_start", files=[file]))) == ""
 
 
 def test_endpoint_model_name_is_passed_on() -> None:

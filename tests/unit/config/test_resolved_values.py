@@ -51,6 +51,7 @@ _EVALUATED = "scripts/gemma_spider.sh gives evaluations their own limit"
 INTENDED: dict[tuple[str, str], tuple[Any, str]] = {
     ("*", "model.compute_dtype"): ("bfloat16", "where weights are bfloat16 this is the same type"),
     ("configs/own_database.yaml", "model.checkpoint"): ("runs/spider/model", "the page's own start; it was required"),
+    ("configs/own_database.yaml + --model", "evaluate.max_new_tokens"): (128, "the limit of its validation"),
     ("configs/distill.yaml", "executor.vm_steps"): (300_000_000, _DEFAULT),
     ("configs/evaluate.yaml", "executor.vm_steps"): (300_000_000, "a model's defaults are over it: see with --model"),
     ("configs/gemma_spider.yaml + --model", "executor.vm_steps"): (20_000_000, _EVALUATED),

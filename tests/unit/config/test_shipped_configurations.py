@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, load_config, replace_values
+from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config, replace_values
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -35,6 +36,15 @@ def test_reward_time_limits_are_step_limits_with_a_late_clock(name: str, seconds
     assert executor.timeout_ms >= 10 * 1000 * seconds
     with make_executor(dataclasses.replace(executor, threads=1)) as running:  # the largest values of the native limits
         assert (running.limits.vm_steps, running.limits.timeout_ms) == (executor.vm_steps, executor.timeout_ms)
+
+
+@pytest.mark.parametrize("name", ["own_database", "own_gpu", "own_gpu-tiny"])
+def test_untrained_model_is_evaluated_with_the_sampling_of_the_validation(name: str) -> None:
+    file = CONFIGS / f"{name}.yaml"
+    request = EvaluationRequest(data=["shop/dev.csv"], model=str(CONFIGS / "recipes_start"))
+    before = load_config(EvaluateConfig, file, *evaluation_layers(request, files=[file]))
+    run = load_config(TrainConfig, file)
+    assert before.evaluate.sampling == run.validation.sampling_in(run.sampling)
 
 
 def test_shipped_configuration_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

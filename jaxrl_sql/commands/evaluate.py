@@ -138,7 +138,10 @@ def compare(first: Path, second: Path, out: Path) -> int:
     _show(compare_table(comparison))
     _show(questions_table(comparison))
     changes = make_changes_table(comparison)
-    _show(changes._replace(rows=changes.rows[:_CHANGED_SHOWN]))
+    if changes.rows:
+        _show(changes._replace(rows=changes.rows[:_CHANGED_SHOWN]))
+    else:
+        print_text(changes.title)
     print_text("\n".join(map(str, written)))
     return 0
 

@@ -246,6 +246,8 @@ def test_compare_prints_two_evaluations(
     shown = capsys.readouterr().out
     assert "2 questions changed by bird" in shown
     assert "2 databases: the interval is useless and the sign-flip p is at least 0.5" in shown
+    assert main(["--compare", str(first), str(first)]) == 0
+    assert f"\n0 questions changed by bird\n{first / 'compare.md'}\n" in capsys.readouterr().out  # without a table
     assert main(["--compare", str(first), str(data)]) == 2
     assert "no finished evaluation" in capsys.readouterr().err
     assert main(["--compare", str(first), str(second), "--out", "/dev/null/out"]) == 2

@@ -214,10 +214,11 @@ def write_comparison(comparison: SideBySide, out: Path) -> list[Path]:
     }
     json_path, markdown_path = out / "compare.json", out / "compare.md"
     json_path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    tables = as_markdown([compare_table(comparison), questions_table(comparison), make_changes_table(comparison)])
+    tables = [compare_table(comparison), questions_table(comparison), make_changes_table(comparison)]
+    shown = as_markdown([table for table in tables if table.rows])
     sqls = [_sqls(first, second) for first, second in comparison.changed]
     markdown_path.write_text(
-        "\n".join(["# Two evaluations side by side", "", *comparison.notes, tables, *sqls]), encoding="utf-8"
+        "\n".join(["# Two evaluations side by side", "", *comparison.notes, shown, *sqls]), encoding="utf-8"
     )
     return [markdown_path, json_path]
 

@@ -50,7 +50,10 @@ def _rules(result: BenchmarkMetrics) -> ReportTable:
         rows.append((name, _percent(metrics[rule]), interval, f"{metrics[f'{rule}/count']:.0f}", *by_level))
     headers = (f"{level.partition('/')[2]}\n({metrics.get(f'count/{level}', 0):.0f})" for level in levels)
     count = quantity(round(metrics["count"]), "questions")
-    title = f"{result.name}: accuracy {_percent(metrics.get('accuracy'))} % of {count}"
+    first = result.summaries[0]
+    failed = 0 if first.unjudged else len(first.failed_golds)  # the accuracy has no questions without a verdict
+    failing = f", {quantity(failed, 'failing golds')} counted as wrong" if failed else ""
+    title = f"{result.name}: accuracy {_percent(metrics.get('accuracy'))} % of {count}{failing}"
     note = "* by its own rule" + ("; suite: test-suite accuracy" if "suite" in result.summaries[0].scores else "")
     return ReportTable(f"{title} ({note})", ("rule", "%", spread, "of", *headers), tuple(rows))
 

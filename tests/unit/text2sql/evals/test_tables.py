@@ -52,3 +52,22 @@ def test_rules_and_shares_are_never_truncated(
         assert [line[1] for line in results] == ["1"] * len(apart), "a table has another number of questions"
         shares = [share for line in results for share in line[2:]]
         assert shares == [f"{100 * scores[rule]:.1f}" for rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("failed", "phrase"), [(0, ""), (1, ", 1 failing gold counted as wrong"), (2, ", 2 failing golds counted as wrong")]
+)
+def test_title_counts_failing_golds(failed: int, phrase: str) -> None:
+    examples = [Example(f"q{i}", "d", "db", "?", "SELECT 1") for i in range(4)]
+    verdicts = [
+        Verdict(example.uid, "SELECT 1", "ok", gold_status="schema_error")
+        if i < failed
+        else Verdict(example.uid, "SELECT 1", "ok", scores={"bird": 1.0})
+        for i, example in enumerate(examples)
+    ]
+    records = [
+        {**dataclasses.asdict(verdict), "id": verdict.uid, "answer": "", "finish_reason": "stop"}
+        for verdict in verdicts
+    ]
+    title = tables(compute_metrics("s", "bird", examples, [records], ExcludedCounts()))[0].title
+    assert title == f"s: accuracy {25 * (4 - failed):.1f} % of 4 questions{phrase} (* by its own rule)"

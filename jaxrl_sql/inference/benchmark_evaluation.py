@@ -134,7 +134,7 @@ def evaluate(
     write(out, lines, metrics)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     if checkpoint := policy.model.checkpoint:
-        trained = [trained_warning(eval_set.name, eval_set.examples, checkpoint) for eval_set in sets]
+        trained = [trained_warning(eval_set.name, eval_set.examples, checkpoint, cfg.split) for eval_set in sets]
         warnings += [warning for warning in trained if warning]
     speed_metrics = speed.metrics() if speed.tokens else None
     if speed_metrics is not None:  # separate from metrics.json, which is reproducible and has no times

@@ -29,19 +29,19 @@ def save_trained_questions(folder: Path, examples: Iterable[Example]) -> None:
     (folder / TRAINED).write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
 
 
-def trained_warning(name: str, examples: Sequence[Example], model: str) -> str:
+def trained_warning(name: str, examples: Sequence[Example], model: str, split: str = "") -> str:
     """Return a warning if the training of a model, or of its bases on this machine, had questions of the set `name`.
 
-    "" if it had none, or if no run of the model has hashes of its questions.
+    "" if it had none, or if no run of the model has hashes of its questions. Without a `split`, the warning proposes
+    one.
     """
     hashes = _hashes_of_model(model)
     count = sum(_hash(example) in hashes for example in examples) if hashes else 0
     if not count:
         return ""
     subject = f"{count:,} of {len(examples):,} questions of {name} {agree(count, 'are')}"
-    return (
-        f"warning: {subject} in the training of the model: evaluate held-out questions (of a single file, --split dev)"
-    )
+    hint = "" if split else " (of a single file, --split dev)"
+    return f"warning: {subject} in the training of the model: evaluate held-out questions{hint}"
 
 
 def _hashes_of_model(model: str) -> set[str]:

@@ -179,6 +179,8 @@ def test_an_evaluation_recognizes_the_questions_of_the_training(whole: Path, sma
         mixed = [*train, *unseen]
         warning = trained_warning("mixed", mixed, str(model))
         assert warning.startswith(f"warning: 64 of {len(mixed)} questions of mixed are in the training of the model: ")
+        assert warning.endswith("evaluate held-out questions (of a single file, --split dev)")
+        assert trained_warning("mixed", mixed, str(model), "dev").endswith("evaluate held-out questions")
         assert trained_warning("dev_unseen", unseen, str(model)) == ""
     assert trained_warning("train", train, str(Path(__file__).parents[2] / "configs/quickstart_start")) == ""
 

@@ -7,6 +7,7 @@ environment variable of the engine's client: PGPASSWORD or MYSQL_PWD. Passwords 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from sqlexec_rs import join_url, split_url
 
 _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT or duckdb:FOLDER"
 PASSWORD_VARIABLES = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
+_MIN_UNIQUE_PASSWORD = 4  # characters; shorter passwords also occur in ordinary words
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -100,9 +102,20 @@ class Address:
         return replace(self, password="").url(database)
 
     def redact(self, message: object) -> str:
-        """Return a message as one line, without the password."""
+        """Return a message as one line, without the password.
+
+        A password of up to three characters, or one that equals a name of the address, is masked only in URLs and
+        after `password`: its text also occurs in words and statements, where its mask would disclose it.
+        """
         text = " ".join(str(message).split())
-        return text.replace(self.password, "***") if self.password else text
+        if not self.password:
+            return text
+        for secret in {self.password, quote(self.password, safe="")}:
+            value = re.escape(secret)
+            text = re.sub(rf"(?<=:){value}(?=@)", "***", text)
+            text = re.sub(rf"(?i)(\bpassword\b(?:\s*[=:]\s*['\"]?|\s+['\"]))(?-i:{value})(?!\w)", r"\1***", text)
+        is_common = len(self.password) < _MIN_UNIQUE_PASSWORD or self.password in (self.user, self.database, self.host)
+        return text if is_common else text.replace(self.password, "***")
 
     def with_database(self, database: str) -> Address:
         """Return the address of a database on the same server."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxrl_sql.text2sql.env.address import parse_address, users_of
+from jaxrl_sql.text2sql.env.address import Address, parse_address, users_of
 from jaxrl_sql.types import InputError
 
 
@@ -63,3 +63,21 @@ def test_remote_server_must_prove_its_identity(url: str, mode: str, is_secured: 
     context = address.tls_context()
     assert (context is not None) == is_secured
     assert context is None or context.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("password", "message", "redacted"),
+    [
+        (
+            "w",
+            "the role writer: w@h, //u:w@h/d, password=w port=1",
+            "the role writer: w@h, //u:***@h/d, password=*** port=1",
+        ),
+        ("library", 'ON DATABASE "library" //u:library@h/library', 'ON DATABASE "library" //u:***@h/library'),
+        ("a/b", "//u:a%2Fb@h PASSWORD 'a/b'", "//u:***@h PASSWORD '***'"),
+        ("Xk93-qT7zL", "the server repeats Xk93-qT7zL", "the server repeats ***"),
+    ],
+)
+def test_common_passwords_are_masked_only_as_passwords(password: str, message: str, redacted: str) -> None:
+    address = Address("postgresql", "h", 5432, "u", password, "library")
+    assert address.redact(message) == redacted

@@ -43,7 +43,7 @@ def make_gold_translator(executor: Executor, database: ExternalDatabase) -> Gold
             return "cannot be translated for the server"
         outcome = executor.execute(database.url, translated)
         if outcome.status == "db_error":
-            raise InputError(f"{database.public_url}: {parse_address(database.url).redact(outcome.error)}")
+            raise InputError(parse_address(database.url).redact(outcome.error))  # it begins with the URL
         if outcome.status != "ok":
             return f"fails on the server ({' '.join((outcome.error or outcome.status).split())})"
         if not outcome.row_count or (outcome.row_count == 1 and is_trivial(outcome.rows)):

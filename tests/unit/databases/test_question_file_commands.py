@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +16,11 @@ import pytest
 from jaxrl_sql.commands.audit import main as audit
 from jaxrl_sql.commands.evaluate import main as evaluate
 from jaxrl_sql.commands.filter_data import main as filter_data
+from jaxrl_sql.databases.sample.external import ExternalDatabase
+from jaxrl_sql.datagen.synth.on_server import make_gold_translator
 from jaxrl_sql.text2sql.env.address import parse_address
+from jaxrl_sql.types import InputError
+from sqlexec_rs import Executor
 from sqlexec_rs.servers import Server
 
 pytestmark = pytest.mark.servers
@@ -191,6 +197,20 @@ def test_a_role_that_may_write_is_refused_before_golds_and_answers(
     assert "error: the role is refused: " in errors
     assert "can do more than read" in errors
     assert "gold: fails" not in output
+
+
+def test_a_gold_translator_names_the_address_of_a_refused_role_once(
+    server_database: Callable[[str, str], Server], tmp_path: Path
+) -> None:
+    owner = parse_address(server_database("postgresql", SCRIPT).owner)
+    sample = tmp_path / "sample.sqlite"
+    with closing(sqlite3.connect(sample)) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER)")
+    url = owner.url(owner.database)
+    database = ExternalDatabase("postgresql", url, owner.public_url(owner.database), sample)
+    with Executor(threads=1) as executor, pytest.raises(InputError, match="can do more than read") as raised:
+        make_gold_translator(executor, database)("SELECT a FROM t")
+    assert str(raised.value).count("postgresql://") == 1
 
 
 @pytest.mark.parametrize(

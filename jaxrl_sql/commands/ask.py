@@ -94,7 +94,7 @@ def _ask(args: argparse.Namespace) -> int:
     database_of_option = open_database(args.db) if args.db else None  # errors appear before the model is downloaded
     layers = ask_layers(args.model, overrides, args.config, endpoint=args.endpoint, recipe=args.recipe, samples=args.n)
     config = load_config(EvaluateConfig, args.config, *layers)
-    if warning := prompt_warning(config):
+    if warning := prompt_warning(config.evaluate, config.data.prompt):
         to_stderr(warning)
     database = database_of_option or open_database(single_database(config.data.database))
     database = hide_in_example(database, config.data.hide)

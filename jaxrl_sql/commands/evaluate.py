@@ -77,7 +77,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         allow_extra=args.allow_extra,
     )
     config = load_config(EvaluateConfig, args.config, *evaluation_layers(request, args.overrides, args.config))
-    if warning := prompt_warning(config):
+    if warning := prompt_warning(config.evaluate, config.data.prompt):
         print_text(warning, sys.stderr)
     return run_or_print(lambda cfg: show(run_evaluation(cfg)), config, args)
 

@@ -75,7 +75,7 @@ def serve(args: argparse.Namespace) -> int:
     else:
         layers = Layers(args.overrides, {"executor": dict(LIMITS)}, {})
     config = load_config(EvaluateConfig, args.config, *layers)
-    if warning := prompt_warning(config):
+    if warning := prompt_warning(config.evaluate, config.data.prompt):
         to_stderr(warning)
     from jaxrl_sql.databases.question_files import single_database
 

@@ -140,10 +140,9 @@ def ask_layers(
     return Layers(overrides, defaults, option_values)
 
 
-def prompt_warning(config: EvaluateConfig) -> str:
-    """Return a warning if a configuration asks an endpoint, which gets chats, and names other prompts; else ""."""
-    prompt = config.data.prompt
-    if not config.evaluate.base_url or prompt in ("auto", "chat", "given"):
+def prompt_warning(cfg: EvaluateSettings, prompt: str) -> str:
+    """Return a warning for an endpoint, which gets chats, if `prompt` (`data.prompt`) has another form; else ""."""
+    if not cfg.base_url or prompt in ("auto", "chat", "given"):
         return ""
     return (
         f"warning: an endpoint gets chats, not the prompts of data.prompt={prompt}: for a model that was trained with "

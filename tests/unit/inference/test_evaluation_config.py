@@ -13,6 +13,7 @@ import jaxrl_sql as jx
 from jaxrl_sql.config import EvaluateConfig, Override, load_config, replace_values
 from jaxrl_sql.inference.evaluation_config import (
     EvaluationRequest,
+    Layers,
     ask_layers,
     check_answerer,
     evaluation_layers,
@@ -37,16 +38,19 @@ def examples(tmp_path: Path) -> list[Example]:
 def test_prompts_that_an_endpoint_does_not_get_cause_a_warning(prompt: str, tmp_path: Path) -> None:
     file = tmp_path / "jaxrl_sql.yaml"
     file.write_text(f"data: {{prompt: {prompt}}}\n")
-    warning = prompt_warning(load_config(EvaluateConfig, [file], *ask_layers("m", files=[file], endpoint=URL)))
+
+    def warning_of(layers: Layers) -> str:
+        config = load_config(EvaluateConfig, [file], *layers)
+        return prompt_warning(config.evaluate, config.data.prompt)
+
+    warning = warning_of(ask_layers("m", files=[file], endpoint=URL))
     assert f"data.prompt={prompt}" in warning
     assert "--model" in warning
     assert "\n" not in warning
     request = EvaluationRequest(data=["d"], model="m", endpoint=URL)
-    layers = evaluation_layers(request, files=[file])
-    assert prompt_warning(load_config(EvaluateConfig, [file], *layers)) == warning
-    chat = evaluation_layers(request, ["data.prompt=chat"], [file])
-    assert prompt_warning(load_config(EvaluateConfig, [file], *chat)) == ""
-    assert prompt_warning(load_config(EvaluateConfig, [file], *ask_layers("configs/recipes_start", files=[file]))) == ""
+    assert warning_of(evaluation_layers(request, files=[file])) == warning
+    assert warning_of(evaluation_layers(request, ["data.prompt=chat"], [file])) == ""
+    assert warning_of(ask_layers("configs/recipes_start", files=[file])) == ""
 
 
 def test_endpoint_model_name_is_passed_on() -> None:

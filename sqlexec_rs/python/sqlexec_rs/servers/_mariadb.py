@@ -37,7 +37,7 @@ The executor runs no other query on the process list (`core/src/server/mysql/ses
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
     """Create a server's files and start it."""
     user = _programs.find_user(USERS)
-    install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+    install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", _tmpdir(root)]
     program = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={root / 'data'}"]
     _programs.run([*program, *install], root, user)
     # The owner is the only user from the moment that clients can connect.
@@ -65,12 +65,17 @@ GRANT ALL ON *.* TO owner WITH GRANT OPTION;
     first.write_text("", encoding="ascii")  # read again at each start of the server
 
 
+def _tmpdir(root: Path) -> str:
+    """Return the option for a server's own temporary files: in a shared folder each start deletes those of others."""
+    return f"--tmpdir={root}"
+
+
 def resume(root: Path, port: int, *options: str) -> None:
     """Start the server of a folder; it may not answer immediately."""
     server = [
         _program("mariadbd"), "--no-defaults", f"--datadir={root / 'data'}", f"--socket={root / 'mysqld.sock'}",
         f"--port={port}", "--bind-address=127.0.0.1", "--skip-name-resolve", f"--pid-file={root / 'pid'}",
-        f"--log-error={root / _LOG}", "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=128M",
+        f"--log-error={root / _LOG}", _tmpdir(root), "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=128M",
         "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--skip-log-bin",
         # REPLACE() of a long text takes quadratic time without checking the clock.
         "--max-allowed-packet=1M",

@@ -101,8 +101,8 @@ def _weighted_sum(weight: jax.Array, v: jax.Array) -> jax.Array:
 
 
 # XLA's CPU backend multiplies row-major matrices and copies operands of other forms. Scores and weights are the largest
-# arrays of attention. In float32 the products below, of which the gradients consist too, transpose only the others.
-# Automatic differentiation would transpose the gradient of the scores.
+# arrays of attention, so the float32 products below keep them row-major and transpose the smaller queries and values.
+# Their gradients are the same products; automatic differentiation would transpose the gradient of the scores.
 
 
 @jax.custom_vjp
